@@ -1,6 +1,7 @@
 //! Embeds the PTX of the kernels that this crate launches itself: writes `$OUT_DIR/thalweg.ptx`.
 //!
-//! The file is checked in as `host/thalweg.ptx`. The crate in `host/gpu` is what a GPU runs of this one.
+//! The file is checked in as `host/thalweg.ptx`. The crate in `host/gpu` is what a GPU runs of this
+//! one.
 
 use std::path::Path;
 use std::process::ExitCode;

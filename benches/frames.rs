@@ -10,9 +10,9 @@
 //! - `through large memory` reads whole frames into page-locked slots of their size, and copies
 //!   them.
 //! - `through slots` reads pieces into a few small slots, which it uses again at once, and copies
-//!   them. `Canvas::rgb_in_file` does the same with pieces of 4 MiB.
-//! - `loader` is `thalweg_loader` with `Canvas::rgb_in_file` ("pieces") or `Canvas::rgb` ("whole
-//!   frames"), and with different numbers of upload streams.
+//!   them. `ImageSink::rgb_in_file` does the same with pieces of 4 MiB.
+//! - `loader` is `thalweg_loader` with `ImageSink::rgb_in_file` ("pieces") or `ImageSink::rgb`
+//!   ("whole frames"), and with different numbers of upload streams.
 //! - `mapped` maps the file and registers the pages of the page cache with the driver, for each
 //!   copy or once for all copies. It needs a CUDA device that can register read-only memory.
 //!
@@ -31,7 +31,7 @@ use std::{error, thread};
 
 use cudarc::driver::sys;
 use thalweg::{AnyStream, Device, DeviceBuffer, DeviceKind, Event, PinnedBuffer, Ring};
-use thalweg_loader::{Loader, Options, Sample, Source, Upload};
+use thalweg_loader::{Loader, LoaderOptions, Sample, Source, UploadMode};
 
 type Result<T> = std::result::Result<T, Box<dyn error::Error + Send + Sync>>;
 
@@ -95,7 +95,7 @@ fn through(
     copy: bool,
 ) -> Result<Duration> {
     let stream = AnyStream::new(device)?;
-    let make = move || Ok((device.pinned(piece)?, device.per_thread(|s| s.alloc(piece)?.idle())??));
+    let make = move || Ok((device.pinned(piece)?, device.per_thread(|s| s.alloc(piece)?.synchronize())??));
     let rings = (0..threads).map(|_| Ok(Mutex::new(Ring::<Slot>::new(slots, make)?)));
     let rings = rings.collect::<Result<Vec<_>>>()?;
     let pieces = frames.bytes.div_ceil(piece);
@@ -110,13 +110,13 @@ fn through(
                     return Ok(());
                 }
                 let len = piece.min(frames.bytes - at);
-                let (mut host, to) = ring.take()?.synchronize().map_err(|e| e.error)?;
+                let (mut host, to) = ring.acquire()?.synchronize().map_err(|e| e.error)?;
                 frames.files[frame % frames.files.len()].read_exact_at(&mut host[..len], at as u64)?;
                 if !copy {
-                    ring.give(Event::ready((host, to)));
+                    ring.recycle(Event::ready((host, to)));
                     continue;
                 }
-                ring.give(stream.enter(|s| {
+                ring.recycle(stream.enter(|s| {
                     let (host, mut to) = s.bind((host, to)).map_err(|e| e.error)?;
                     s.copy_to_device(host.slice(..len)?, to.slice_mut(..len)?)?;
                     s.record((host, to)).map_err(|e| e.error)
@@ -151,16 +151,22 @@ fn loaded(frames: &Frames, device: Device, [height, width]: [u32; 2], pieces: bo
     let files = frames.files.len() as u64;
     let samples = Source::indexed(frames.count as u64, move |index| {
         let path = folder.join((index % files).to_string());
-        Sample::new(path.display().to_string(), (), move |canvas| {
+        Sample::new(path.display().to_string(), (), move |sink| {
             let mut file = File::open(&path)?;
             if pieces {
-                return canvas.rgb_in_file(height, width, file, 0);
+                return sink.rgb_in_file(height, width, file, 0);
             }
-            Ok(file.read_exact(canvas.rgb(height, width)?)?)
+            Ok(file.read_exact(sink.rgb(height, width)?)?)
         })
     });
-    let (upload, upload_streams) = (Upload::Streams, streams);
-    let options = Options { batch: 8.min(frames.count / 4), prefetch: 4, upload, upload_streams, ..Options::default() };
+    let (upload, upload_streams) = (UploadMode::Streams, streams);
+    let options = LoaderOptions {
+        batch_size: 8.min(frames.count / 4),
+        prefetch: 4,
+        upload,
+        upload_streams,
+        ..LoaderOptions::default()
+    };
     let mut loader = Loader::new(device, samples, options)?;
     let time = least(|| {
         loader.restart();
@@ -228,7 +234,7 @@ impl Drop for Mapped {
 /// copies, or once for all copies. A thread copies one frame at a time.
 fn mapped(frames: &Frames, device: Device, threads: usize, once: bool) -> Result<Duration> {
     let mut context = null_mut();
-    // SAFETY: The call writes one handle to a local variable. The driver is initialised, because
+    // SAFETY: The call writes one handle to a local variable. The driver is initialized, because
     // the device is open.
     checked("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut context) })?;
     let context = context as usize;

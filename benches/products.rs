@@ -4,14 +4,15 @@
 //! cargo bench --bench products
 //! ```
 //!
-//! `cargo test --bench products` measures the same with what the tests have built. `-- f32` behind either command
-//! measures only the operands of that type. `-- training` measures, on a GPU, the products of a training step of a
-//! vision transformer (ViT-B, 196 tokens, batches of 8, 32 and 128) instead.
+//! `cargo test --bench products` measures the same with what the tests have built. `-- f32` behind
+//! either command measures only the operands of that type. `-- training` measures, on a GPU, the
+//! products of a training step of a vision transformer (ViT-B, 196 tokens, batches of 8, 32
+//! and 128) instead.
 //!
 //! Runs on the first GPU, if there is one, and on the CPU device. Some elements of each product are
 //! compared with sums in f64 too. The table shows the median time of a product and its rate, where
-//! each multiplication and each addition counts as an operation. A is [M, K] and B is [K, N]. The forms
-//! say which of them is stored transposed: `nt` is B, `tn` is A.
+//! each multiplication and each addition counts as an operation. A is [M, K] and B is [K, N]. The
+//! forms say which of them is stored transposed: `nt` is B, `tn` is A.
 //!
 //! On the CPU device, the time includes the launch and the wait. On a GPU, ten products follow one
 //! another between two events, after a rest of 4 ms, so that the power limit does not decide.
@@ -184,8 +185,8 @@ fn table<S: LiveBrand, T: Number, C: Number + Product<T>>(
     Ok(())
 }
 
-/// Measures the products of a block, forward and backward. The encoder is not trained, so it has the first four only,
-/// and GELU in the third.
+/// Measures the products of a block, forward and backward. The encoder is not trained, so it has
+/// the first four only, and GELU in the third.
 fn training<S: LiveBrand>(s: &Stream<S>) -> Result<(), Error> {
     use Extra::{Gelu, None, Residual};
     let w = WIDTH;

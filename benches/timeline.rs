@@ -1,4 +1,4 @@
-//! Measures what observation costs: a span of the timeline, and the tally.
+//! Measures what observation costs: a span of the timeline, and `SyncStats`.
 //!
 //! ```text
 //! cargo bench --bench timeline
@@ -48,7 +48,7 @@ fn measure<S: LiveBrand>(stream: &Stream<S>) -> Result<(), Error> {
     let device = stream.device();
     println!("{device}: {}", device.name());
     let mut x: On<S, DeviceBuffer<u32>> = stream.alloc_zeroed(64)?;
-    let (on, off) = (Timeline::new(device)?, Timeline::off());
+    let (on, off) = (Timeline::new(device)?, Timeline::disabled());
 
     // Validate first: the trace holds all recorded spans, in order.
     for i in 0..10 {
@@ -57,7 +57,7 @@ fn measure<S: LiveBrand>(stream: &Stream<S>) -> Result<(), Error> {
     let trace = on.finish()?;
     assert_eq!(trace.spans().len(), 10);
     assert!(trace.spans().windows(2).all(|w| w[0].end <= w[1].start + Duration::from_micros(1)));
-    println!("  host and device aligned to {:?}", trace.alignment());
+    println!("  host and device aligned to {:?}", trace.clock_uncertainty());
 
     let settle = || stream.synchronize().expect("the device works");
     // The spans are empty, so only the spans themselves are measured. On the CPU device, the
@@ -96,9 +96,9 @@ fn measure<S: LiveBrand>(stream: &Stream<S>) -> Result<(), Error> {
 
     let synchronize = &mut || stream.synchronize().expect("the device works");
     let [quiet] = compare(settle, [synchronize]);
-    device.tally().enable();
+    device.sync_stats().enable();
     let [counted] = compare(settle, [synchronize]);
-    device.tally().disable();
+    device.sync_stats().disable();
     println!("  synchronize, tally off        {quiet:8.3} us, on {counted:.3} us");
     Ok(())
 }

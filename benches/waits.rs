@@ -48,9 +48,9 @@ fn two_streams<S: LiveBrand, T: LiveBrand>(a: Stream<S>, b: Stream<T>) -> Result
     let start = Instant::now();
     for i in (1..=LINKS).step_by(2) {
         a.fill(&mut x, i)?;
-        let mut there = a.hand(x, &b)?;
+        let mut there = a.hand_off(x, &b)?;
         b.fill(&mut there, i + 1)?;
-        x = b.hand(there, &a)?;
+        x = b.hand_off(there, &a)?;
     }
     let enqueued = start.elapsed();
     a.synchronize()?;

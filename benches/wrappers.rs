@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
 use thalweg::{Device, DeviceBuffer, DeviceSlice, Error, Event, On, stream_tags};
-use thalweg_vision::kernels::{self, Batch, RelevanceMut};
+use thalweg_vision::kernels::{self, BatchTable, RelevanceMut};
 
 /// Counts heap allocations, to show whether the steady path makes any.
 struct Counting;
@@ -136,9 +136,9 @@ fn main() -> Result<(), Error> {
     // Validate first: a value goes to the other stream and back unchanged.
     let mut x = a.alloc::<u32>(1024)?;
     a.fill(&mut x, 7)?;
-    let x = a.hand(x, &b)?;
+    let x = a.hand_off(x, &b)?;
     assert_eq!(b.read_blocking(&x)?, [7; 1024]);
-    let x = b.hand(x, &a)?;
+    let x = b.hand_off(x, &a)?;
 
     let there_and_back = || {
         // SAFETY: The event was created above in the current context, which is also that of both
@@ -151,11 +151,11 @@ fn main() -> Result<(), Error> {
         }
     };
 
-    // `hand` records and waits. An operation goes there and back, so it does both twice.
+    // `hand_off` records and waits. An operation goes there and back, so it does both twice.
     let mut x: Option<On<A, DeviceBuffer<u32>>> = Some(x);
     rows.push(compare("hand (record + wait) x 2", settle, there_and_back, || {
-        let on_b = a.hand(x.take().expect("put back"), &b).expect("the device works");
-        x = Some(b.hand(on_b, &a).expect("the device works"));
+        let on_b = a.hand_off(x.take().expect("put back"), &b).expect("the device works");
+        x = Some(b.hand_off(on_b, &a).expect("the device works"));
     }));
 
     // The same through an `Event`, which owns a driver's event until the wait.
@@ -173,7 +173,7 @@ fn main() -> Result<(), Error> {
     let entropy = a.alloc_zeroed::<f32>(1)?;
     let (mut salience, mut relevance) = (a.alloc_zeroed::<f32>(1)?, a.alloc_zeroed::<f32>(1)?);
     let launch = |salience: &mut DeviceSlice<A, f32>, relevance: &mut DeviceSlice<A, f32>| {
-        let batch = Batch { images: 1, patches: 1, largest: 1, table: &table };
+        let batch = BatchTable { images: 1, patches: 1, largest: 1, table: &table };
         kernels::relevance(&a, &batch, 0.0, [0.5, 0.5], &features, &entropy, RelevanceMut { salience, relevance })
     };
     launch(&mut salience, &mut relevance)?;
@@ -223,7 +223,7 @@ fn main() -> Result<(), Error> {
     let bundle = (table, features, entropy, salience, relevance);
     let (mut graph, bundle) = a.capture(bundle, |s, (table, features, entropy, salience, relevance)| {
         (0..LAUNCHES).try_for_each(|_| {
-            let batch = Batch { images: 1, patches: 1, largest: 1, table };
+            let batch = BatchTable { images: 1, patches: 1, largest: 1, table };
             kernels::relevance(s, &batch, 0.0, [0.5, 0.5], features, entropy, RelevanceMut { salience, relevance })
         })
     })?;

@@ -29,8 +29,8 @@ use std::time::Instant;
 
 use thalweg::{Activity, Device, DeviceBuffer, Error, Event, On, PinnedBuffer, Stream, Timeline, stream_tags};
 use thalweg_loader::{
-    BatchOn, Canvas, Decode, DecodeError, Loader, Options, Source, Upload, byte_ranges, read_photo, read_ppm,
-    upload_ppm,
+    BatchOn, DecodeBackend, DecodeError, ImageSink, Loader, LoaderOptions, Source, UploadMode, byte_ranges, read_photo,
+    read_ppm, upload_ppm,
 };
 use thalweg_vision::kernels;
 
@@ -40,7 +40,7 @@ const PATCH: u32 = 32;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut raw, mut keep, mut direct, mut folder) = (false, false, false, None);
-    let (mut decode, mut expects_decode) = (Decode::Auto, false);
+    let (mut decode, mut expects_decode) = (DecodeBackend::Auto, false);
     let args = support::Arguments::parse_with(
         "Turns photographs on disk into scores of their patches.",
         "  --raw            use frames that need no decoder (binary PPM) instead of JPEG; they go from\n                   \
@@ -83,33 +83,39 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let read: Read = match (raw, direct && made.is_some(), keep) {
         (false, ..) => Box::new(read_photo),
-        (_, true, _) => Box::new(move |path, canvas| {
+        (_, true, _) => Box::new(move |path, sink| {
             let file = open_direct(path).map_err(|e| format!("cannot open it for direct I/O: {e}"))?;
             let header = file.metadata()?.len() - 3 * u64::from(height) * u64::from(width);
-            canvas.rgb_in_file(height, width, file, header)
+            sink.rgb_in_file(height, width, file, header)
         }),
         (.., true) => Box::new(read_ppm),
         (.., false) => Box::new(upload_ppm),
     };
     let read: Arc<Read> = Arc::new(read);
-    let read = move |path: &Path, canvas: &mut Canvas<'_>| read(path, canvas);
+    let read = move |path: &Path, sink: &mut ImageSink<'_>| read(path, sink);
     let all: Vec<_> = paths.iter().cycle().take(total.max(paths.len())).cloned().collect();
 
     // Serial: one thread decodes a file, then the file is uploaded and scored, and its scores are
     // downloaded. Here and below the first epoch does not count, because it page-locks memory,
     // loads kernels, and brings files into the page cache.
-    let options =
-        Options { batch: 1, prefetch: 1, threads: 1, upload: Upload::Sequential, decode, ..Options::default() };
+    let options = LoaderOptions {
+        batch_size: 1,
+        prefetch: 1,
+        decode_threads: 1,
+        upload: UploadMode::Sequential,
+        decode,
+        ..LoaderOptions::default()
+    };
     let mut loader = Loader::new(gpu, Source::files(&paths, read.clone()), options)?;
-    score_all(gpu, &mut loader, &Timeline::off(), 0)?;
+    score_all(gpu, &mut loader, &Timeline::disabled(), 0)?;
     let start = Instant::now();
     loader.restart();
-    let serial = score_all(gpu, &mut loader, &Timeline::off(), 0)?;
+    let serial = score_all(gpu, &mut loader, &Timeline::disabled(), 0)?;
     let serial_rate = paths.len() as f64 / start.elapsed().as_secs_f64();
 
     // Measure what the disk and the decoders can do alone, and what the bus can do alone.
-    let options = Options { batch, upload: Upload::Off, decode, ..Options::default() };
-    let plain: fn(&Path, &mut Canvas<'_>) -> Result<(), DecodeError> = if raw { read_ppm } else { read_photo };
+    let options = LoaderOptions { batch_size: batch, upload: UploadMode::Off, decode, ..LoaderOptions::default() };
+    let plain: fn(&Path, &mut ImageSink<'_>) -> Result<(), DecodeError> = if raw { read_ppm } else { read_photo };
     let mut loader = Loader::new(gpu, Source::files(&all, plain), options.clone())?;
     loader.by_ref().try_for_each(|batch| batch.map(drop))?;
     let image_bytes = loader.stats().bytes as f64 / all.len() as f64;
@@ -124,7 +130,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let timeline = Timeline::new(gpu)?; // always on, because it costs only a few us for each image
     // While one thread enqueues the decoding of a batch, another prepares the next one.
     let upload_streams = if !raw && decode.on(gpu.kind()) { 3 } else { 1 };
-    let options = Options { upload: Upload::Auto, upload_streams, timeline: timeline.clone(), ..options };
+    let options = LoaderOptions { upload: UploadMode::Auto, upload_streams, timeline: timeline.clone(), ..options };
     let mut loader = Loader::new(gpu, Source::files(&all, read), options)?;
     let warm = score_all(gpu, &mut loader, &timeline, 2)?;
     timeline.finish()?;
@@ -137,15 +143,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert!(warm == serial && scores == serial, "the scores differ from those of the serial run");
 
     let trace = timeline.finish()?;
-    let threads = loader.threads();
+    let threads = loader.decode_threads();
     let wall = trace.metrics().wall.as_secs_f64();
     let busy = |activity| {
         let spans = trace.spans().iter().filter(|span| span.activity == activity && &*span.label != "decode");
-        spans.map(|span| span.length().as_secs_f64()).fold(0.0, |sum, span| sum + span) / wall
+        spans.map(|span| span.duration().as_secs_f64()).fold(0.0, |sum, span| sum + span) / wall
     };
     let on_device = !raw && loader.decodes_on_device();
     let decodes = trace.spans().iter().filter(|span| &*span.label == "decode");
-    let decoding = decodes.map(|span| span.length().as_secs_f64()).fold(0.0, |sum, span| sum + span) / wall;
+    let decoding = decodes.map(|span| span.duration().as_secs_f64()).fold(0.0, |sum, span| sum + span) / wall;
     let (first, alone) = match (raw, on_device) {
         (true, _) => ("read", "reading alone, from the page cache"),
         (_, true) => ("read", "the host decoding alone"),
@@ -158,13 +164,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("kernels", busy(Activity::Compute), String::new()),
         ("download", busy(Activity::Download), String::new()),
     ];
-    if let Some(decision) = loader.decision() {
-        let how = match decision.upload_streams {
+    if let Some(plan) = loader.upload_plan() {
+        let how = match plan.upload_streams {
             0 => "in turn".to_owned(),
             1 => "on the loader's own stream".to_owned(),
             streams => format!("on {streams} streams of the loader's own"),
         };
-        println!("uploads {how}: {}", decision.reason);
+        println!("uploads {how}: {}", plan.reason);
     }
     println!("{}", loader.stats());
     println!("serial   {serial_rate:8.1} images/s of {image_bytes:.0} bytes");
@@ -194,13 +200,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// The processor time that all threads of this program took so far, where the system says it.
 fn cpu_seconds() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // After the name in parentheses: the state is field 3, user and system time are fields 14 and 15, in 1/100 s.
+    // After the name in parentheses: the state is field 3, user and system time are fields 14 and
+    // 15, in 1/100 s.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |field: usize| fields.get(field - 3)?.parse::<f64>().ok();
     Some((ticks(14)? + ticks(15)?) / 100.0)
 }
 
-type Read = Box<dyn Fn(&Path, &mut Canvas<'_>) -> Result<(), DecodeError> + Send + Sync>;
+type Read = Box<dyn Fn(&Path, &mut ImageSink<'_>) -> Result<(), DecodeError> + Send + Sync>;
 
 /// Opens a file so that its blocks come from the disk and not from the page cache.
 #[cfg(target_os = "linux")]
@@ -224,7 +231,7 @@ fn score_all(
     let (compute, download) = (gpu.stream::<Compute>()?, gpu.stream::<Download>()?);
     let mut scores = HashMap::new();
     let mut keep = |sizes: Vec<[u32; 2]>, paths: Vec<PathBuf>, event: Event<PinnedBuffer<f32>>| {
-        let all = timeline.wait("main", "scores", || event.synchronize_asleep())?;
+        let all = timeline.wait("main", "scores", || event.synchronize_sleeping())?;
         let mut rest = &all[..];
         for (size, path) in sizes.into_iter().zip(paths) {
             let (own, others) = rest.split_at(14 * patches(size));
@@ -240,7 +247,7 @@ fn score_all(
         let own = timeline.span(&compute, Activity::Compute, "scores", || score(&compute, &batch))?;
         let about = (batch.sizes.clone(), batch.meta.clone());
         loader.recycle(compute.record(batch)?);
-        let own = compute.hand(own, &download)?;
+        let own = compute.hand_off(own, &download)?;
         let mut host = download.bind(gpu.pinned(own.len())?)?;
         timeline.span(&download, Activity::Download, "scores", || download.copy_to_host(&own, &mut host))?;
         under_way.push_back((about, download.record(host)?));

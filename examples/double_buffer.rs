@@ -19,7 +19,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use thalweg::overlap::{Chunks, Frame, double_buffer, measure, serial};
+use thalweg::overlap::{Chunks, FrameSlot, double_buffer, measure_stages, serial};
 use thalweg::{AnyStream, DeviceSlice, Error, LiveBrand, Stream, Timeline, stream_tags};
 use thalweg_vision::{PLANES, kernels};
 
@@ -50,11 +50,11 @@ fn main() -> Result<(), Error> {
     let timeline = args.timeline(gpu)?;
 
     // The results of `serial`, frame by frame, to compare with.
-    let (lane, off) = (AnyStream::new(gpu)?, Timeline::off());
+    let (lane, off) = (AnyStream::new(gpu)?, Timeline::disabled());
     let one = Chunks::of_items(1, bytes, results);
     let frame = support::images(gpu, 1, size[0], size[1])?;
     let (times, mut frame) =
-        measure(&lane, frame, one, |s, x, y| features(s, size, &mut *s.alloc(PLANES * pixels)?, x, y))?;
+        measure_stages(&lane, frame, one, |s, x, y| features(s, size, &mut *s.alloc(PLANES * pixels)?, x, y))?;
     let mut want = Vec::new();
     for n in 0..frames {
         frame[0] = n as u8;
@@ -69,7 +69,7 @@ fn main() -> Result<(), Error> {
     let ideal = times.longest() * frames as u32;
     let mut planes = compute.alloc(PLANES * pixels)?;
     for depth in [1, 2, 3, 6] {
-        let mut slots = (0..depth).map(|_| Frame::new(gpu, bytes, results)).collect::<Result<Vec<_>, _>>()?;
+        let mut slots = (0..depth).map(|_| FrameSlot::new(gpu, bytes, results)).collect::<Result<Vec<_>, _>>()?;
         slots.iter_mut().for_each(|slot| slot.input.copy_from_slice(&frame));
         let mut time = Duration::MAX;
         for run in 0..3 {

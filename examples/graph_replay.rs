@@ -39,7 +39,7 @@ type OnStream<S> = <Slot as Resource>::On<S>;
 fn main() -> Result<(), Error> {
     let args = support::Arguments::parse("A chain of small kernels as a graph: us per kernel, stream against graph.");
     let device = args.device()?;
-    let (timeline, off) = (args.timeline(device)?, Timeline::off());
+    let (timeline, off) = (args.timeline(device)?, Timeline::disabled());
     let work = device.stream::<Work>()?;
     let frames = support::sized(device, 400, 10);
     println!("us per kernel, with each frame's copies and hand-over");
@@ -61,7 +61,7 @@ fn main() -> Result<(), Error> {
     args.finish(&timeline)
 }
 
-/// Uploads an image, runs `length` kernels on it, and downloads the last means. The stream runs
+/// Uploads an image, runs `duration` kernels on it, and downloads the last means. The stream runs
 /// them or captures them.
 fn chain<S: Brand>(s: &Stream<S>, slot: &mut OnStream<S>, length: u32) -> Result<(), Error> {
     let (image, rgb, planes, means, host) = slot;
@@ -93,15 +93,15 @@ fn run(
             ring.synchronize()?;
             start = Instant::now();
         }
-        let mut slot = ring.take()?.synchronize()?;
+        let mut slot = ring.acquire()?.synchronize()?;
         if frame >= ring.depth() {
             results.extend_from_slice(&slot.4);
         }
         slot.0.fill(frame as u8);
-        let timeline = if frame < FIRST { timeline } else { &Timeline::off() };
+        let timeline = if frame < FIRST { timeline } else { &Timeline::disabled() };
         let slot = work.bind(slot)?;
         let slot = timeline.span(&work, Activity::Compute, label, || enqueue(slot))?;
-        ring.give(work.record(slot)?);
+        ring.recycle(work.record(slot)?);
     }
     ring.synchronize()?;
     Ok((start.elapsed().as_secs_f64() / frames as f64, results))

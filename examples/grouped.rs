@@ -35,14 +35,14 @@ fn main() -> Result<(), Error> {
     let choice = choose(gpu, frames, streams.len(), times);
     println!("{choice}");
 
-    let (input, want) = serial(&streams[0], input, chunks, |s, x, y| edges.run(s, x, y), &Timeline::off())?;
+    let (input, want) = serial(&streams[0], input, chunks, |s, x, y| edges.run(s, x, y), &Timeline::disabled())?;
     let timeline = args.timeline(gpu)?;
     let (in_groups, input, output) = support::timed(input, &timeline, |input, timeline| {
         grouped(&streams, input, chunks, |s, x, y| edges.run(s, x, y), timeline)
     })?;
     assert!(*output == *want, "the results differ from those of `serial`");
     drop(output);
-    let (in_turn, _, output) = support::timed(input, &Timeline::off(), |input, timeline| {
+    let (in_turn, _, output) = support::timed(input, &Timeline::disabled(), |input, timeline| {
         interleaved(&streams, input, chunks, |s, x, y| edges.run(s, x, y), timeline)
     })?;
     assert!(*output == *want, "the results differ from those of `serial`");

@@ -1,4 +1,4 @@
-//! Finds a hidden synchronisation with the device's tally, and removes it.
+//! Finds a hidden synchronization with `SyncStats`, and removes it.
 //!
 //! ```text
 //! before   host     | prepare 0 | read . . . . . . . | prepare 1 | read . . .
@@ -14,8 +14,8 @@
 //! cargo run --release --example hidden_sync -- --timeline hidden_sync.svg
 //! ```
 //!
-//! Both versions run under the tally, which reports what made the host wait, how long, and in which
-//! line.
+//! Both versions run under `SyncStats`, which reports what made the host wait, how long, and in
+//! which line.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -59,7 +59,7 @@ impl Program {
         let copy = || self.up.copy_to_device(&image, &mut rgb);
         self.timeline.span(&self.up, Activity::Upload, &format!("copy {i}"), copy)?;
 
-        let rgb = self.up.hand(rgb, &self.compute)?;
+        let rgb = self.up.hand_off(rgb, &self.compute)?;
         let mut out = self.compute.alloc::<f32>(1)?;
         let kernel = || entropy(&self.compute, SIDE, SIDE, SIDE, &rgb, &mut out);
         self.timeline.span(&self.compute, Activity::Compute, &format!("kernel {i}"), kernel)?;
@@ -91,25 +91,25 @@ impl Program {
         self.timeline.wait("host", "gather", gather)
     }
 
-    /// Runs under the tally, and prints what it found.
+    /// Runs under `SyncStats`, and prints what it found.
     fn tallied(&self, name: &str, run: impl FnOnce(&Self) -> Result<Vec<f32>>) -> Result<(Vec<f32>, Duration)> {
-        self.gpu.tally().enable();
+        self.gpu.sync_stats().enable();
         let start = Instant::now();
         let results = run(self)?;
         let time = start.elapsed();
-        self.gpu.tally().disable();
-        println!("{name}: {time:.2?}\n{}\n", self.gpu.tally().report());
+        self.gpu.sync_stats().disable();
+        println!("{name}: {time:.2?}\n{}\n", self.gpu.sync_stats().report());
         Ok((results, time))
     }
 }
 
 fn main() -> Result<()> {
-    let args = Arguments::parse("Finds a hidden synchronisation with the device's tally, and removes it.");
+    let args = Arguments::parse("Finds a hidden synchronization with the device's `SyncStats`, and removes it.");
     let gpu = args.device()?;
-    let mut program = Program { gpu, up: gpu.stream()?, compute: gpu.stream()?, timeline: Timeline::off() };
+    let mut program = Program { gpu, up: gpu.stream()?, compute: gpu.stream()?, timeline: Timeline::disabled() };
 
-    // Run once without the tally and with memory for all images at once, to fill the pools and load
-    // the kernel.
+    // Run once without `SyncStats` and with memory for all images at once, to fill the pools and
+    // load the kernel.
     let full = (0..COUNT).map(|_| gpu.pinned::<u8>(BYTES)).collect::<Result<Vec<_>>>()?;
     drop(full);
     program.after()?;

@@ -34,7 +34,7 @@ fn main() -> Result<(), Error> {
     let (times, input) = edges.balance(&streams[0], input, chunks)?;
     println!("{frames} chunks of one {height} x {width} image; alone: {times}");
 
-    let (one_by_one, input, want) = support::timed(input, &Timeline::off(), |input, timeline| {
+    let (one_by_one, input, want) = support::timed(input, &Timeline::disabled(), |input, timeline| {
         serial(&streams[0], input, chunks, |s, x, y| edges.run(s, x, y), timeline)
     })?;
     let timeline = args.timeline(gpu)?;

@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use support::{Arguments, images, sized};
-use thalweg::{Device, DeviceKind, Event, PinnedBuffer, Rank, Result, ranks, stream_tags};
+use thalweg::{Device, DeviceKind, DeviceRank, Event, PinnedBuffer, Result, for_each_device, stream_tags};
 use thalweg_vision::kernels::entropy;
 
 stream_tags!(Upload, Compute);
@@ -40,14 +40,14 @@ struct Job {
 }
 
 /// Computes the entropy of the images of this rank: those whose number, divided by the number of
-/// ranks, leaves the rank's index. At most `DEPTH` images are under way. Returns the entropy of each
-/// source and the time.
-fn program(rank: Rank<'_>, job: &Job) -> Result<([f32; DEPTH], Duration)> {
+/// ranks, leaves the rank's index. At most `DEPTH` images are under way. Returns the entropy of
+/// each source and the time.
+fn program(rank: DeviceRank<'_>, job: &Job) -> Result<([f32; DEPTH], Duration)> {
     let (up, compute) = (rank.stream::<Upload>()?, rank.stream::<Compute>()?);
     let &Job { side, count } = job;
     let bytes = 3 * (side * side) as usize;
     // The images come from a few page-locked sources, which go round.
-    let sources = images(rank.device(), DEPTH, side, side)?.split(DEPTH)?;
+    let sources = images(rank.device(), DEPTH, side, side)?.split_even(DEPTH)?;
     let mut sources: VecDeque<(usize, Event<PinnedBuffer<u8>>)> =
         sources.into_iter().map(Event::ready).enumerate().collect();
     let mut pending: VecDeque<(usize, Event<PinnedBuffer<f32>>)> = VecDeque::new();
@@ -63,7 +63,7 @@ fn program(rank: Rank<'_>, job: &Job) -> Result<([f32; DEPTH], Duration)> {
         let mut image = up.alloc::<u8>(bytes)?;
         up.copy_to_device(&source, &mut image)?;
         sources.push_back((n, up.record(source)?));
-        let image = up.hand(image, &compute)?;
+        let image = up.hand_off(image, &compute)?;
         let mut out = compute.alloc::<f32>(1)?;
         entropy(&compute, side, side, side, &image, &mut out)?;
         let mut host = compute.bind(rank.device().pinned::<f32>(1)?)?;
@@ -78,7 +78,7 @@ fn program(rank: Rank<'_>, job: &Job) -> Result<([f32; DEPTH], Duration)> {
 
 /// Runs the program on these devices. Returns the results of each, and the time of the slowest.
 fn run(devices: &[Device], job: &Job) -> Result<(Vec<[f32; DEPTH]>, Duration)> {
-    let each = ranks(devices, |rank| program(rank, job)).into_iter().collect::<Result<Vec<_>>>()?;
+    let each = for_each_device(devices, |rank| program(rank, job)).into_iter().collect::<Result<Vec<_>>>()?;
     let slowest = each.iter().map(|(_, time)| *time).max().unwrap_or_default();
     Ok((each.into_iter().map(|(results, _)| results).collect(), slowest))
 }

@@ -31,7 +31,7 @@ fn main() -> Result<(), Error> {
     let seeds: Vec<u32> = (0..count).collect();
 
     // Serial: this thread computes one image after another.
-    let off = Timeline::off();
+    let off = Timeline::disabled();
     let one = |&seed: &u32| device.per_thread(|s| entropy(*s, side, seed, &off))?;
     let serial = seeds.iter().map(one).collect::<Result<Vec<_>, _>>()?;
 
@@ -55,7 +55,7 @@ fn main() -> Result<(), Error> {
 fn entropy<S: LiveBrand>(s: Stream<S>, side: u32, seed: u32, timeline: &Timeline) -> Result<Vec<f32>, Error> {
     let patches = ((side / PATCH) * (side / PATCH)) as usize;
     let mut image = s.device().pinned((3 * side * side) as usize)?;
-    let name = format!("host {}", s.serial());
+    let name = format!("host {}", s.unique_id());
     timeline.host(&name, "draw", || {
         let mut state = seed;
         for byte in image.iter_mut() {

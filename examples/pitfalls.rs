@@ -6,8 +6,8 @@
 //! cargo run --release --example pitfalls -- --timeline pitfalls.svg
 //! ```
 //!
-//! 1. **Over-synchronisation.** The host waits after each step, so the device is idle while the host
-//!    prepares the next one. The tally names the line.
+//! 1. **Over-synchronization.** The host waits after each step, so the device is idle while the
+//!    host prepares the next one. `SyncStats` names the line.
 //! 2. **A false dependency.** The host hands a result over after it has enqueued unrelated work
 //!    behind it. The event is recorded after that work, so the reader waits for it, too. The
 //!    timeline shows when the reader starts.
@@ -66,7 +66,7 @@ fn timed<T>(mut run: impl FnMut() -> Result<T>) -> Result<(T, Duration)> {
     Ok((result, start.elapsed()))
 }
 
-fn over_synchronisation(work: &Work) -> Result<()> {
+fn over_synchronization(work: &Work) -> Result<()> {
     const STEPS: usize = 100;
     let compute = work.gpu.stream::<Compute>()?;
     let prepare = || std::hint::black_box((0..20_000u64).fold(0, |a, b| a ^ b.wrapping_mul(a | 1)));
@@ -84,13 +84,13 @@ fn over_synchronisation(work: &Work) -> Result<()> {
         compute.read_blocking(&last)
     };
     let (before, slow) = timed(|| run(true))?;
-    work.gpu.tally().enable();
+    work.gpu.sync_stats().enable();
     run(true)?;
-    work.gpu.tally().disable();
+    work.gpu.sync_stats().disable();
     let (after, fast) = timed(|| run(false))?;
     assert_eq!(before, after);
-    println!("1. over-synchronisation: {slow:.2?}, without the waits {fast:.2?}: {:.2} x", ratio(slow, fast));
-    println!("{}\n", work.gpu.tally().report());
+    println!("1. over-synchronization: {slow:.2?}, without the waits {fast:.2?}: {:.2} x", ratio(slow, fast));
+    println!("{}\n", work.gpu.sync_stats().report());
     Ok(())
 }
 
@@ -108,9 +108,9 @@ fn false_dependency(work: &Work, timeline: &Timeline) -> Result<()> {
         };
         let (result, other) = if late {
             let other = more()?;
-            (compute.hand(result, &reader)?, other) // waits for the unrelated work, too
+            (compute.hand_off(result, &reader)?, other) // waits for the unrelated work, too
         } else {
-            let result = compute.hand(result, &reader)?; // right behind the kernel that made it
+            let result = compute.hand_off(result, &reader)?; // right behind the kernel that made it
             (result, more()?)
         };
         let read = || reader.read_blocking(&result);
@@ -199,7 +199,7 @@ fn main() -> Result<()> {
     let work = Work { gpu, side, image: compute.share(image)? };
 
     let timeline = args.timeline(gpu)?;
-    over_synchronisation(&work)?;
+    over_synchronization(&work)?;
     false_dependency(&work, &timeline)?;
     legacy_stream(&work, &timeline)?;
     args.finish(&timeline)

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use thalweg::overlap::measure_priority;
 use thalweg::{
-    Activity, AnyStream, Device, DeviceBuffer, Error, Event, Lane, LiveBrand, PinnedBuffer, Shared, Stream, Timeline,
+    Activity, AnyStream, Device, DeviceBuffer, Error, Event, LiveBrand, PinnedBuffer, Scoped, Shared, Stream, Timeline,
 };
 use thalweg_vision::kernels;
 
@@ -33,7 +33,7 @@ fn main() -> Result<(), Error> {
     let args =
         support::Arguments::parse("Latency of urgent kernels beside background work, with and without priority.");
     let device = args.device()?;
-    let (timeline, off) = (args.timeline(device)?, Timeline::off());
+    let (timeline, off) = (args.timeline(device)?, Timeline::disabled());
     let (side, samples) = support::sized(device, (16384, 1000), (256, 10));
     let stream = AnyStream::new(device)?;
     let image = support::images(device, 1, SMALL, SMALL)?;
@@ -46,7 +46,7 @@ fn main() -> Result<(), Error> {
     println!("from enqueueing a small kernel until the host knows that it is done, {samples} samples");
     for patch in support::sized(device, [32, 128, 512], [32, 64, 128]) {
         let probe = |samples, timeline: &Timeline| {
-            let background = |s: &Stream<Lane<'_>>| entropy(s, side, patch, &large, timeline);
+            let background = |s: &Stream<Scoped<'_>>| entropy(s, side, patch, &large, timeline);
             measure_priority(device, samples, background, |s| entropy(s, SMALL, SMALL, &small, timeline))
         };
         println!("\nbeside kernels, {:.1?} a block\n{}", one_block(device, patch)?, probe(samples, &off)?);
@@ -99,9 +99,9 @@ fn upload<S: LiveBrand>(s: &Stream<S>, from: &Shared<PinnedBuffer<u8>>) -> Resul
 fn one_block(device: Device, patch: u32) -> Result<Duration, Error> {
     let rgb = blank(device, patch)?;
     AnyStream::new(device)?.enter(|s| {
-        drop(entropy(s, patch, patch, &rgb, &Timeline::off())?);
+        drop(entropy(s, patch, patch, &rgb, &Timeline::disabled())?);
         let start = s.timestamp()?;
-        drop(entropy(s, patch, patch, &rgb, &Timeline::off())?);
+        drop(entropy(s, patch, patch, &rgb, &Timeline::disabled())?);
         let end = s.timestamp()?;
         end.synchronize()?;
         Ok(end.elapsed(&start)?.unwrap_or_default())

@@ -26,7 +26,7 @@ const PATCH: u32 = 32;
 const SLOTS: usize = 3;
 
 fn main() -> Result<(), Error> {
-    let args = support::Arguments::parse("One stream makes what another uses; only events go between them.");
+    let args = support::Arguments::parse("Producer and consumer streams: only events go between them.");
     let gpu = args.device()?;
     let (items, [height, width]) = support::sized(gpu, (200, [540, 960]), (24, [96, 128u32]));
     let [pixels, patches] = [height * width, height.div_ceil(PATCH) * width.div_ceil(PATCH)].map(|n| n as usize);
@@ -36,7 +36,7 @@ fn main() -> Result<(), Error> {
     // The baseline: upload, both kernels and download on one stream, image after image.
     let chunks = Chunks::of_items(items, 3 * pixels, PLANES * patches);
     let lane = AnyStream::new(gpu)?;
-    let (one_by_one, images, want) = support::timed(images, &Timeline::off(), |images, timeline| {
+    let (one_by_one, images, want) = support::timed(images, &Timeline::disabled(), |images, timeline| {
         serial(
             &lane,
             images,
@@ -55,7 +55,8 @@ fn main() -> Result<(), Error> {
     let mut rgb = producer.alloc(3 * pixels)?;
     let mut features = consumer.alloc(PLANES * patches)?;
     let mut results = consumer.bind(gpu.pinned(want.len())?)?;
-    let slots = (0..SLOTS).map(|_| producer.alloc::<f32>(PLANES * pixels)?.idle()).collect::<Result<Vec<_>, _>>()?;
+    let slots =
+        (0..SLOTS).map(|_| producer.alloc::<f32>(PLANES * pixels)?.synchronize()).collect::<Result<Vec<_>, _>>()?;
 
     let timeline = args.timeline(gpu)?;
     let start = Instant::now();

@@ -31,28 +31,28 @@ async fn main() -> Result<(), Error> {
     let timeline = args.timeline(device)?;
     let (side, count) = support::sized(device, (4096, 8), (256, 4));
     let pool = StreamPool::new(device, 2)?;
-    let off = Timeline::off();
-    let mut images = support::images(device, count, side, side)?.split(count)?;
+    let off = Timeline::disabled();
+    let mut images = support::images(device, count, side, side)?.split_even(count)?;
     let work = images[0].repeat(support::sized(device, 4, 32)); // for the host
 
     // Serial: finish each image before the next one starts.
     let mut want = Vec::new();
     for image in std::mem::take(&mut images) {
-        let (image, means) = pool.lane(|s| features(s, side, image, &off))?.synchronize()?;
+        let (image, means) = pool.with_stream(|s| features(s, side, image, &off))?.synchronize()?;
         images.push(image);
         want.push(means);
     }
 
     // The host waits, and then works.
     let start = Instant::now();
-    let (first, _) = pool.lane(|s| features(s, side, images.remove(0), &off))?.synchronize()?;
+    let (first, _) = pool.with_stream(|s| features(s, side, images.remove(0), &off))?.synchronize()?;
     let waited = start.elapsed();
     let total: u64 = work.chunks(PIECE).map(sum).sum();
     println!("synchronize: {waited:.1?} for the result, {:.1?} with the host's work", start.elapsed());
 
     // The host works while the event is pending.
     let start = Instant::now();
-    let event = pool.lane(|s| features(s, side, first, &timeline))?;
+    let event = pool.with_stream(|s| features(s, side, first, &timeline))?;
     let (mut meanwhile, mut left) = (0, work.chunks(PIECE));
     let ((first, got), pieces) = query_poll(event, || {
         timeline.host("host", "piece", || meanwhile += left.next().map_or(0, sum));
@@ -68,7 +68,7 @@ async fn main() -> Result<(), Error> {
     // Each image is a task. This task works until all of them have their results.
     images.insert(0, first);
     let start = Instant::now();
-    let pending = images.into_iter().map(|image| pool.lane(|s| features(s, side, image, &off)));
+    let pending = images.into_iter().map(|image| pool.with_stream(|s| features(s, side, image, &off)));
     let tasks: Vec<_> = pending.map(|event| tokio::spawn(async move { event?.await })).collect();
     let mut bytes = 0;
     for piece in work.chunks(PIECE).cycle().take_while(|_| !tasks.iter().all(|task| task.is_finished())) {

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use query::{Results, Slot, scores, textures, tokens, upload};
 use thalweg::overlap::three_stream;
 use thalweg::{Error, LiveBrand, Result, Stream, Timeline, stream_tags};
-use thalweg_vision::{Head, Image, Layer, Params, Pipeline, Query};
+use thalweg_vision::{Head, Image, Layer, Pipeline, Query, TokenParams};
 
 stream_tags!(Upload, Texture, Score, Allocate);
 
@@ -66,7 +66,7 @@ fn run<S: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
     timeline: &Timeline,
 ) -> Result<(Vec<Results>, Duration, Vec<Slot>)> {
     let (mut results, mut least) = (Vec::new(), Duration::MAX);
-    let off = Timeline::off();
+    let off = Timeline::disabled();
     for timeline in [&off, &off, timeline] {
         results.clear();
         let start = Instant::now();
@@ -96,7 +96,7 @@ fn main() -> Result<(), Error> {
     let (up, texture) = (gpu.stream::<Upload>()?, gpu.stream::<Texture>()?);
     let (score, allocate) = (gpu.stream::<Score>()?, gpu.stream::<Allocate>()?);
 
-    let ((head, query), params) = (head()?, Params::default());
+    let ((head, query), params) = (head()?, TokenParams::default());
     let plain = support::images(gpu, 1, size[0], size[1])?;
     let slot = |_| {
         let mut slot = Slot::new(gpu, size, &params, &head, &query)?;
@@ -105,7 +105,7 @@ fn main() -> Result<(), Error> {
     };
     let slots = (0..5).map(slot).collect::<Result<Vec<_>>>()?;
 
-    let (want, on_one, slots) = run((&up, &up, &up, &up), slots, images, &Timeline::off())?;
+    let (want, on_one, slots) = run((&up, &up, &up, &up), slots, images, &Timeline::disabled())?;
     let timeline = args.timeline(gpu)?;
     let (got, on_four, _) = run((&up, &texture, &score, &allocate), slots, images, &timeline)?;
     assert!(got == want && got[0] != got[1], "the results differ from those of one stream");

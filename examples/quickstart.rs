@@ -10,8 +10,8 @@
 //! cargo run --release --example quickstart
 //! ```
 //!
-//! If you replace `compute` by `up` in the kernel's line, or leave out a `hand`, the program does
-//! not compile.
+//! If you replace `compute` by `up` in the kernel's line, or leave out a `hand_off`, the program
+//! does not compile.
 
 use std::time::Instant;
 
@@ -39,11 +39,11 @@ fn main() -> Result<(), Error> {
         let image = up.bind(image)?;
         let mut rgb = up.alloc::<u8>(3 * pixels)?;
         up.copy_to_device(&image, &mut rgb)?;
-        let rgb = up.hand(rgb, &compute)?;
+        let rgb = up.hand_off(rgb, &compute)?;
 
         let mut entropy = compute.alloc::<f32>(pixels / 1024)?;
         kernels::entropy(&compute, SIDE, SIDE, 32, &rgb, &mut entropy)?;
-        let entropy = compute.hand(entropy, &down)?;
+        let entropy = compute.hand_off(entropy, &down)?;
 
         let mut result = down.bind(gpu.pinned::<f32>(pixels / 1024)?)?;
         down.copy_to_host(&entropy, &mut result)?;

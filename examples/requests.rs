@@ -1,5 +1,5 @@
-//! A server: image files in memory become tokens. Several clients send requests; answers come in the order of the
-//! requests, and a broken file is an error of its own request.
+//! A server: image files in memory become tokens. Several clients send requests; answers come in
+//! the order of the requests, and a broken file is an error of its own request.
 //!
 //! ```text
 //! clients          | requests, a few at most: a client that is too fast waits
@@ -10,8 +10,8 @@
 //! another thread                         | answer 0 | answer 1 |
 //! ```
 //!
-//! The server ends when no client is left, and each request that was sent has its answer then. So for a clean end after
-//! Ctrl-C, let the clients end.
+//! The server ends when no client is left, and each request that was sent has its answer then. So
+//! for a clean end after Ctrl-C, let the clients end.
 //!
 //! ```text
 //! cargo run --release --example requests
@@ -24,8 +24,8 @@ use std::time::Instant;
 
 use image::{ImageFormat, RgbImage};
 use thalweg::{Device, Error, Event};
-use thalweg_loader::{Batch, Loader, Options, Sample, Source, Upload, decode_photo};
-use thalweg_vision::{Params, Pipeline, TokenSet, Tokens};
+use thalweg_loader::{Batch, Loader, LoaderOptions, Sample, Source, UploadMode, decode_photo};
+use thalweg_vision::{Pipeline, TokenParams, TokenSet, Tokens};
 
 const CLIENTS: usize = 4;
 /// The requests of a client.
@@ -45,17 +45,19 @@ struct Request {
 
 /// Answers requests until no client is left.
 fn serve(device: Device, requests: Receiver<Request>) -> Result<(), Error> {
-    let pipeline = Pipeline::new(device, Params { budget: 500, ..Params::default() })?;
-    // The loader gives one result for each sample, in order. What belongs to the samples goes beside it, in the same order,
-    // because a sample that fails has no metadata.
+    let pipeline = Pipeline::new(device, TokenParams { budget: 500, ..TokenParams::default() })?;
+    // The loader gives one result for each sample, in order. What belongs to the samples goes
+    // beside it, in the same order, because a sample that fails has no metadata.
     let (beside, answers) = mpsc::channel();
     let source = Source::from_fn(move |_| {
         let Request { name, file, answer } = requests.recv().ok()?; // waits; `None` ends the loader
         beside.send(answer).ok()?;
-        Some(Sample::new(name, (), move |canvas| decode_photo(&file, canvas)))
+        Some(Sample::new(name, (), move |sink| decode_photo(&file, sink)))
     });
-    // Batches of one image, so that none waits for others to come. `Off`: the pixels go into a frame of the pipeline.
-    let options = Options { batch: 1, upload: Upload::Off, pinned_budget: PIXELS, ..Options::default() };
+    // Batches of one image, so that none waits for others to come. `Off`: the pixels go into a
+    // frame of the pipeline.
+    let options =
+        LoaderOptions { batch_size: 1, upload: UploadMode::Off, pinned_budget: PIXELS, ..LoaderOptions::default() };
     let loader = Loader::new(device, source, options)?;
 
     let (submitted, under_way) = mpsc::sync_channel::<(Sender<Answer>, Result<Event<Tokens>, Error>)>(pipeline.depth());

@@ -1,4 +1,4 @@
-//! Runs one step after another, from ordinary memory and from page-locked memory: the baseline for
+//! Runs one step after another, from pageable memory and from page-locked memory: the baseline for
 //! all patterns.
 //!
 //! ```text
@@ -15,7 +15,7 @@ mod support;
 
 use std::time::Instant;
 
-use thalweg::overlap::{Chunks, pageable, serial};
+use thalweg::overlap::{Chunks, serial, serial_pageable};
 use thalweg::{AnyStream, DeviceSlice, Error, LiveBrand, Stream};
 use thalweg_vision::kernels;
 
@@ -45,7 +45,7 @@ fn main() -> Result<(), Error> {
         serial(&stream, input, chunks, |s, x, y| entropy(s, [height, width], x, y), timeline)
     })?;
     let start = Instant::now();
-    let got = pageable(&stream, &ordinary, chunks, |s, x, y| entropy(s, [height, width], x, y), &timeline)?;
+    let got = serial_pageable(&stream, &ordinary, chunks, |s, x, y| entropy(s, [height, width], x, y), &timeline)?;
     let from_ordinary = start.elapsed();
 
     assert_eq!(got, *want);

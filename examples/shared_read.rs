@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! upload   | image |                                    | next image
-//! lane 0           | entropy, patches of 16 |
-//! lane 1           | entropy, patches of 32     |
-//! lane 2           | entropy, patches of 64        |
-//! lane 3           | entropy, patches of 128      |
+//! stream 0           | entropy, patches of 16 |
+//! stream 1           | entropy, patches of 32     |
+//! stream 2           | entropy, patches of 64        |
+//! stream 3           | entropy, patches of 128      |
 //! ```
 //!
 //! ```text
@@ -35,7 +35,7 @@ fn main() -> Result<(), Error> {
     let device = args.device()?;
     let timeline = args.timeline(device)?;
     let side = support::sized(device, 2048, 256);
-    let mut images = support::images(device, 2, side, side)?.split(2)?.into_iter();
+    let mut images = support::images(device, 2, side, side)?.split_even(2)?.into_iter();
     let (Some(image), Some(next)) = (images.next(), images.next()) else { unreachable!("two pieces") };
     let bytes = image.len();
     let (up, pool) = (device.stream::<Upload>()?, StreamPool::new(device, PATCHES.len())?);
@@ -44,7 +44,7 @@ fn main() -> Result<(), Error> {
     let rgb = up.upload_blocking(&image)?;
     let mut serial = Vec::new();
     let alone = support::least(3, || {
-        let maps = PATCHES.map(|patch| entropies(&up, side, patch, &rgb, &Timeline::off()));
+        let maps = PATCHES.map(|patch| entropies(&up, side, patch, &rgb, &Timeline::disabled()));
         serial = maps.into_iter().map(finish).collect::<Result<Vec<_>, _>>()?;
         Ok::<_, Error>(())
     })?;
@@ -55,7 +55,7 @@ fn main() -> Result<(), Error> {
             let mut own = up.alloc(bytes)?;
             up.copy(&rgb, &mut own)?;
             let own = up.record(own)?;
-            pool.lane(|s| entropies(s, side, patch, &s.wait(own)?, &Timeline::off()))
+            pool.with_stream(|s| entropies(s, side, patch, &s.wait(own)?, &Timeline::disabled()))
         });
         let maps = copies.into_iter().map(finish).collect::<Result<Vec<_>, _>>()?;
         assert_eq!(maps, serial);

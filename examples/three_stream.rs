@@ -34,7 +34,7 @@ fn run<S: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
     let image = support::images(gpu, 1, size[0], size[1])?;
     let mut slots = (0..slots).map(|_| Slot::new(gpu, &image, size)).collect::<Result<Vec<_>>>()?;
     let (mut tokens, mut least) = (Vec::new(), Duration::MAX);
-    let off = Timeline::off();
+    let off = Timeline::disabled();
     for timeline in [&off, &off, timeline] {
         tokens.clear();
         let start = Instant::now();
@@ -75,7 +75,7 @@ fn main() -> Result<(), Error> {
     let alone = Timeline::new(gpu)?;
     run(streams, (8, size, 1), &alone)?;
     let trace = alone.finish()?;
-    let least = |stage: &str| trace.spans().iter().filter(|s| *s.lane == *stage).map(|s| s.length()).min();
+    let least = |stage: &str| trace.spans().iter().filter(|s| *s.track == *stage).map(|s| s.duration()).min();
     let stages =
         ["Upload", "Texture", "Relevance", "Allocation"].map(|stage| (stage, least(stage).unwrap_or_default()));
     let longest = stages.iter().map(|(_, time)| *time).max().unwrap_or_default();
@@ -84,7 +84,7 @@ fn main() -> Result<(), Error> {
         println!("{stage:10} alone {time:9.2?}, {share:3.0} % of the longest");
     }
 
-    let (want, on_one) = run((&up, &up, &up, &up), (images, size, 5), &Timeline::off())?;
+    let (want, on_one) = run((&up, &up, &up, &up), (images, size, 5), &Timeline::disabled())?;
     let timeline = args.timeline(gpu)?;
     let (got, on_four) = run(streams, (images, size, 5), &timeline)?;
     assert!(got == want && got[0] != got[1], "the tokens differ from those of one stream");

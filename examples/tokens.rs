@@ -5,7 +5,7 @@
 //! ```
 
 use thalweg::{Device, Error};
-use thalweg_vision::{Image, Params, Pipeline};
+use thalweg_vision::{Image, Pipeline, TokenParams};
 
 fn main() -> Result<(), Error> {
     let device = Device::best()?;
@@ -16,7 +16,7 @@ fn main() -> Result<(), Error> {
     })?;
     let stripes = picture(97, 201, |_, x| [127.0 + 127.0 * (x / 4.0).sin(); 3])?;
 
-    let params = Params { budget: 1500, fixation: [0.5, 0.6], foveal_bias: 0.3, ..Params::default() };
+    let params = TokenParams { budget: 1500, fixation: [0.5, 0.6], foveal_bias: 0.3, ..TokenParams::default() };
     let pipeline = Pipeline::new(device, params)?;
     for tokens in pipeline.run(&[disc, stripes]) {
         let tokens = tokens?;

@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 /// message names both streams.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a stream tag",
-    note = "declare one with `stream_tags!({Self})`; streams known only at run time are lanes: `pool.lane(|s| ...)`",
+    note = "declare one with `stream_tags!({Self})`; streams known only at run time are scoped: `pool.with_stream(|s| ...)`",
     note = "in code that is generic over streams, the bound is `S: LiveBrand`; `S: Brand` also admits streams under capture"
 )]
 pub trait Tag: 'static {}
@@ -31,13 +31,13 @@ pub trait Tag: 'static {}
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not stand for a stream",
-    note = "stream tags do, which `stream_tags!` declares, and the brands of lanes and captures",
+    note = "stream tags do, which `stream_tags!` declares, and the brands of scoped streams and captures",
     note = "in code that is generic over streams, the bound is `S: LiveBrand`; `S: Brand` also admits streams under capture"
 )]
 pub trait Brand: sealed::Sealed {}
 
-/// The brand of a live stream, one that runs the work that it is given: a [`Tag`], or the brand of a
-/// [`Lane`](crate::Lane) or of a [`PerThread`](crate::PerThread) stream.
+/// The brand of a live stream, one that runs the work that it is given: a [`Tag`], or the brand of
+/// a [`Scoped`](crate::Scoped) or of a [`PerThread`](crate::PerThread) stream.
 ///
 /// Unlike a stream under capture, a live one can also allocate memory, record events and wait.
 #[diagnostic::on_unimplemented(

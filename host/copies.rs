@@ -7,9 +7,9 @@ use thalweg_simt::host::{DeviceSlice, HostSlice, resolve};
 use crate::brand::{Brand, LiveBrand};
 use crate::driver::{Pattern, StreamHandle};
 use crate::error::{Error, Result};
-use crate::memory::{DeviceBuffer, PeerBuffer, PeerSlice, Plain, element};
+use crate::memory::{DeviceBuffer, DeviceCopy, PeerBuffer, PeerSlice, element};
 use crate::resource::On;
-use crate::runtime::tally::Stall;
+use crate::runtime::sync_stats::HostWait;
 use crate::stream::Stream;
 
 impl<S> Stream<S> {
@@ -17,7 +17,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The device has failed.
-    pub fn zero<T: Plain>(self, slice: &mut DeviceSlice<S, T>) -> Result<()> {
+    pub fn zero<T: DeviceCopy>(self, slice: &mut DeviceSlice<S, T>) -> Result<()> {
         if slice.is_empty() {
             return Ok(());
         }
@@ -30,10 +30,10 @@ impl<S> Stream<S> {
     /// Sets every element to `value`.
     ///
     /// An element of 1, 2 or 4 bytes takes one operation, and so does one whose bytes repeat after
-    /// 1, 2 or 4 bytes, such as 0. Any other takes one for each of its words of 4 bytes, 2 or 1, the
-    /// largest that divides its size and its address: two for a `f64`, three for a struct of three
-    /// `f32`. In a [capture](Stream::capture) these are as many nodes. For large elements, copy from
-    /// a buffer that holds the value.
+    /// 1, 2 or 4 bytes, such as 0. Any other takes one for each of its words of 4 bytes, 2 or 1,
+    /// the largest that divides its size and its address: two for a `f64`, three for a struct of
+    /// three `f32`. In a [capture](Stream::capture) these are as many nodes. For large elements,
+    /// copy from a buffer that holds the value.
     ///
     /// ```
     /// use thalweg::{Device, stream_tags};
@@ -48,7 +48,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The device has failed.
-    pub fn fill<T: Plain>(self, slice: &mut DeviceSlice<S, T>, value: T) -> Result<()> {
+    pub fn fill<T: DeviceCopy>(self, slice: &mut DeviceSlice<S, T>, value: T) -> Result<()> {
         const { element::<T>() }
         if slice.is_empty() {
             return Ok(());
@@ -56,17 +56,17 @@ impl<S> Stream<S> {
         let (bytes, addr) = (bytemuck::bytes_of(&value), slice.device_ptr());
         let mut words = [4, 2, 1].into_iter().filter(|&n| bytes.len() % n == 0 && addr % n as u64 == 0);
         if let Some(n) = words.clone().find(|&n| bytes.chunks(n).all(|word| *word == bytes[..n])) {
-            // SAFETY: By the contract of `DeviceSlice::from_raw`, which the maker of the slice kept,
-            // the slice has `byte_len` bytes and this stream orders all uses of them. `filter` chose
-            // a word that divides the address and the size of an element.
+            // SAFETY: By the contract of `DeviceSlice::from_raw`, which the maker of the slice
+            // kept, the slice has `byte_len` bytes and this stream orders all uses of them.
+            // `filter` chose a word that divides the address and the size of an element.
             return self.call(|s| unsafe { s.fill(addr, n, pattern(&bytes[..n]), slice.byte_len() / n) });
         }
         let n = words.next().unwrap_or(1);
         for (k, word) in bytes.chunks(n).enumerate() {
             let first = addr + (k * n) as u64;
-            // SAFETY: By the contract of `DeviceSlice::from_raw`, which the maker of the slice kept,
-            // the slice has `len` elements and this stream orders all uses of them. `word` is at
-            // byte `k * n` of each element, and divides the address and the size of an element.
+            // SAFETY: By the contract of `DeviceSlice::from_raw`, which the maker of the slice
+            // kept, the slice has `len` elements and this stream orders all uses of them. `word` is
+            // at byte `k * n` of each element, and divides the address and the size of an element.
             self.call(|s| unsafe { s.fill(first, bytes.len(), pattern(word), slice.len()) })?;
         }
         Ok(())
@@ -76,7 +76,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The lengths differ, or the device has failed.
-    pub fn copy_to_device<T: Plain>(self, from: &HostSlice<S, T>, to: &mut DeviceSlice<S, T>) -> Result<()> {
+    pub fn copy_to_device<T: DeviceCopy>(self, from: &HostSlice<S, T>, to: &mut DeviceSlice<S, T>) -> Result<()> {
         equal_lengths(from.len(), to.len())?;
         if from.is_empty() {
             return Ok(());
@@ -90,7 +90,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The lengths differ, or the device has failed.
-    pub fn copy_to_host<T: Plain>(self, from: &DeviceSlice<S, T>, to: &mut HostSlice<S, T>) -> Result<()> {
+    pub fn copy_to_host<T: DeviceCopy>(self, from: &DeviceSlice<S, T>, to: &mut HostSlice<S, T>) -> Result<()> {
         equal_lengths(from.len(), to.len())?;
         if from.is_empty() {
             return Ok(());
@@ -104,7 +104,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The lengths differ, or the device has failed.
-    pub fn copy<T: Plain>(self, from: &DeviceSlice<S, T>, to: &mut DeviceSlice<S, T>) -> Result<()> {
+    pub fn copy<T: DeviceCopy>(self, from: &DeviceSlice<S, T>, to: &mut DeviceSlice<S, T>) -> Result<()> {
         equal_lengths(from.len(), to.len())?;
         if from.is_empty() {
             return Ok(());
@@ -114,13 +114,13 @@ impl<S> Stream<S> {
         self.call(|s| unsafe { s.copy(to.device_ptr(), from.device_ptr(), from.byte_len()) })
     }
 
-    /// Copies from a buffer that may belong to another device. A graph holds such a copy if the GPUs
-    /// can access each other's memory.
+    /// Copies from a buffer that may belong to another device. A graph holds such a copy if the
+    /// GPUs can access each other's memory.
     ///
     /// # Errors
-    /// The lengths differ, a device has failed, or this is a capture of a copy between two GPUs that
-    /// cannot access each other's memory.
-    pub fn copy_from_peer<T: Plain>(self, from: &On<S, PeerBuffer<T>>, to: &mut DeviceSlice<S, T>) -> Result<()>
+    /// The lengths differ, a device has failed, or this is a capture of a copy between two GPUs
+    /// that cannot access each other's memory.
+    pub fn copy_from_peer<T: DeviceCopy>(self, from: &On<S, PeerBuffer<T>>, to: &mut DeviceSlice<S, T>) -> Result<()>
     where
         S: Brand,
     {
@@ -129,12 +129,16 @@ impl<S> Stream<S> {
         self.pull_start(from, to)
     }
 
-    /// Copies the first bytes of a buffer that may belong to another device, as many as `to` has. Otherwise it is
-    /// [`copy_from_peer`](Self::copy_from_peer).
+    /// Copies the first bytes of a buffer that may belong to another device, as many as `to` has.
+    /// Otherwise it is [`copy_from_peer`](Self::copy_from_peer).
     ///
     /// # Errors
     /// The buffer has fewer bytes, or those of `copy_from_peer`.
-    pub fn copy_start_from_peer<T: Plain>(self, from: &On<S, PeerBuffer<T>>, to: &mut DeviceSlice<S, u8>) -> Result<()>
+    pub fn copy_start_from_peer<T: DeviceCopy>(
+        self,
+        from: &On<S, PeerBuffer<T>>,
+        to: &mut DeviceSlice<S, u8>,
+    ) -> Result<()>
     where
         S: Brand,
     {
@@ -147,9 +151,9 @@ impl<S> Stream<S> {
     /// can access each other's memory.
     ///
     /// # Errors
-    /// The lengths differ, a device has failed, or this is a capture of a copy between two GPUs that
-    /// cannot access each other's memory.
-    pub fn copy_to_peer<T: Plain>(self, from: &DeviceSlice<S, T>, to: &mut On<S, PeerBuffer<T>>) -> Result<()>
+    /// The lengths differ, a device has failed, or this is a capture of a copy between two GPUs
+    /// that cannot access each other's memory.
+    pub fn copy_to_peer<T: DeviceCopy>(self, from: &DeviceSlice<S, T>, to: &mut On<S, PeerBuffer<T>>) -> Result<()>
     where
         S: Brand,
     {
@@ -158,8 +162,8 @@ impl<S> Stream<S> {
         self.push_start(from, to)
     }
 
-    /// Copies to the first bytes of a buffer that may belong to another device, as many as `from` has. The others stay
-    /// as they are. Otherwise it is [`copy_to_peer`](Self::copy_to_peer).
+    /// Copies to the first bytes of a buffer that may belong to another device, as many as `from`
+    /// has. The others stay as they are. Otherwise it is [`copy_to_peer`](Self::copy_to_peer).
     ///
     /// ```
     /// use thalweg::{Device, PeerBuffer, stream_tags};
@@ -178,7 +182,11 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The buffer has fewer bytes, or those of `copy_to_peer`.
-    pub fn copy_start_to_peer<T: Plain>(self, from: &DeviceSlice<S, u8>, to: &mut On<S, PeerBuffer<T>>) -> Result<()>
+    pub fn copy_start_to_peer<T: DeviceCopy>(
+        self,
+        from: &DeviceSlice<S, u8>,
+        to: &mut On<S, PeerBuffer<T>>,
+    ) -> Result<()>
     where
         S: Brand,
     {
@@ -188,7 +196,7 @@ impl<S> Stream<S> {
     }
 
     /// Copies from the start of a buffer, which has the bytes of `to`: the caller has checked that.
-    fn pull_start<T: Plain, U>(self, from: &On<S, PeerBuffer<T>>, to: &mut DeviceSlice<S, U>) -> Result<()>
+    fn pull_start<T: DeviceCopy, U>(self, from: &On<S, PeerBuffer<T>>, to: &mut DeviceSlice<S, U>) -> Result<()>
     where
         S: Brand,
     {
@@ -199,13 +207,13 @@ impl<S> Stream<S> {
         let (there, here) = (from.device().driver(), self.device().driver());
         let (from, to, bytes) = (source.raw().device_ptr(), to.device_ptr(), to.byte_len());
         // SAFETY: By the contract of `from_raw`, which the makers of both slices kept, this stream
-        // orders all uses of their memory. The callers checked that the source has as many bytes. Each
-        // address goes with the device of its own buffer.
+        // orders all uses of their memory. The callers checked that the source has as many bytes.
+        // Each address goes with the device of its own buffer.
         self.call(|s| unsafe { s.copy_peer((here, to), (there, from), bytes) })
     }
 
     /// Copies to the start of a buffer, which has the bytes of `from`: the caller has checked that.
-    fn push_start<T: Plain, U>(self, from: &DeviceSlice<S, U>, to: &mut On<S, PeerBuffer<T>>) -> Result<()>
+    fn push_start<T: DeviceCopy, U>(self, from: &DeviceSlice<S, U>, to: &mut On<S, PeerBuffer<T>>) -> Result<()>
     where
         S: Brand,
     {
@@ -216,23 +224,23 @@ impl<S> Stream<S> {
         let (there, here) = (to.device().driver(), self.device().driver());
         let (to, from, bytes) = (target.raw().device_ptr(), from.device_ptr(), from.byte_len());
         // SAFETY: By the contract of `from_raw`, which the makers of both slices kept, this stream
-        // orders all uses of their memory. The callers checked that the target has as many bytes. Each
-        // address goes with the device of its own buffer.
+        // orders all uses of their memory. The callers checked that the target has as many bytes.
+        // Each address goes with the device of its own buffer.
         self.call(|s| unsafe { s.copy_peer((there, to), (here, from), bytes) })
     }
 
-    /// Copies ordinary memory to the device and waits until the copy is done. It is convenient and
+    /// Copies pageable memory to the device and waits until the copy is done. It is convenient and
     /// slow, and serves as the serial baseline.
     ///
     /// # Errors
     /// The lengths differ, or the device has failed.
     #[track_caller]
-    pub fn write_blocking<T: Plain>(self, from: &[T], to: &mut DeviceSlice<S, T>) -> Result<()>
+    pub fn write_blocking<T: DeviceCopy>(self, from: &[T], to: &mut DeviceSlice<S, T>) -> Result<()>
     where
         S: LiveBrand,
     {
         equal_lengths(from.len(), to.len())?;
-        let _stall = self.device().stall(Stall::BlockingCopy);
+        let _wait = self.device().host_wait(HostWait::BlockingCopy);
         if from.is_empty() {
             return Ok(());
         }
@@ -243,7 +251,7 @@ impl<S> Stream<S> {
             self.copy_to_device(&staged, to)?;
             return self.synchronize();
         }
-        self.device().usable()?;
+        self.device().ensure_usable()?;
         let addr = from.as_ptr().expose_provenance() as u64;
         // SAFETY: `from` is borrowed until `outlast` returns. By then the stream has passed the
         // copy, or the device can no longer run it. `equal_lengths` checked that `from` has
@@ -286,11 +294,11 @@ impl<S> Stream<S> {
     /// # Errors
     /// The device has failed.
     #[track_caller]
-    pub fn read_blocking<T: Plain>(self, from: &DeviceSlice<S, T>) -> Result<Vec<T>>
+    pub fn read_blocking<T: DeviceCopy>(self, from: &DeviceSlice<S, T>) -> Result<Vec<T>>
     where
         S: LiveBrand,
     {
-        let _stall = self.device().stall(Stall::BlockingCopy);
+        let _wait = self.device().host_wait(HostWait::BlockingCopy);
         if from.is_empty() {
             self.synchronize()?;
             return Ok(Vec::new());
@@ -300,7 +308,7 @@ impl<S> Stream<S> {
             self.copy_to_host(from, &mut staged)?;
             return Ok(self.record(staged)?.synchronize()?.to_vec());
         }
-        self.device().usable()?;
+        self.device().ensure_usable()?;
         // The vector leaks if the wait fails, because the copy may still write to it.
         let mut to = ManuallyDrop::new(vec![T::zeroed(); from.len()]);
         let addr = to.as_mut_ptr().expose_provenance() as u64;
@@ -321,12 +329,12 @@ impl<S> Stream<S> {
     /// # Errors
     /// The errors of [`alloc`](Stream::alloc) and [`write_blocking`](Stream::write_blocking).
     #[track_caller]
-    pub fn upload_blocking<T: Plain>(self, data: &[T]) -> Result<On<S, DeviceBuffer<T>>>
+    pub fn upload_blocking<T: DeviceCopy>(self, data: &[T]) -> Result<On<S, DeviceBuffer<T>>>
     where
         S: LiveBrand,
     {
         const { element::<T>() }
-        let _stall = self.device().stall(Stall::BlockingCopy);
+        let _wait = self.device().host_wait(HostWait::BlockingCopy);
         let mut buffer = self.alloc(data.len())?;
         self.write_blocking(data, &mut buffer)?;
         Ok(buffer)

@@ -12,7 +12,7 @@ pub use thalweg_simt::host::{LaunchError, RangeError};
 #[non_exhaustive]
 pub enum Error {
     /// A kernel failed, or work before it on its stream. Only a device that [waits for each
-    /// launch](crate::Device::block_launches) reports this.
+    /// launch](crate::Device::set_launch_blocking) reports this.
     #[error("kernel `{kernel}`, launched at {launched}, failed: {cause}")]
     KernelFailed {
         /// The kernel's name.
@@ -22,8 +22,9 @@ pub enum Error {
         /// The error that the device reported.
         cause: Box<Error>,
     },
-    /// A thread of a kernel panicked on a GPU. Only kernels whose PTX was built with reports of panics
-    /// say so (`THALWEG_PTX_PANICS=1` in a build with `thalweg_ptx_builder::build_to_out_dir`).
+    /// A thread of a kernel panicked on a GPU. Only kernels whose PTX was built with reports of
+    /// panics say so (`THALWEG_PTX_PANICS=1` in a build with
+    /// `thalweg_ptx_builder::build_to_out_dir`).
     #[error(
         "kernel `{kernel}`, block {block:?}: thread {thread:?} panicked (the CPU device tells the line and the \
          message): {cause}"
@@ -62,7 +63,8 @@ pub enum Error {
         /// The variable.
         value: String,
     },
-    /// The machine has an NVIDIA driver that does not start, or a GPU that lacks what this crate needs.
+    /// The machine has an NVIDIA driver that does not start, or a GPU that lacks what this crate
+    /// needs.
     #[error("the NVIDIA driver cannot be used: {reason}")]
     DriverFailed {
         /// The operation that failed.
@@ -184,8 +186,8 @@ pub enum Error {
         /// The driver's log.
         log: String,
     },
-    /// A kernel accessed memory in a way that the CPU device does not allow: out of bounds, or, on a
-    /// [checked device](crate::Device::checked_cpu), with anything else that is wrong.
+    /// A kernel accessed memory in a way that the CPU device does not allow: out of bounds, or, on
+    /// a [checked device](crate::Device::checked_cpu), with anything else that is wrong.
     #[error("{0}")]
     Access(Box<thalweg_simt::cpu::BlockError>),
     /// A kernel failed on the CPU device, or the CPU device itself failed.
@@ -213,10 +215,10 @@ pub enum Error {
         reason: &'static str,
     },
     /// `unshare` was called while others still hold the resource.
-    #[error("the resource is still shared: other handles or readings alive: {holders}")]
+    #[error("the resource is still shared: other handles or readings alive: {ref_count}")]
     StillShared {
         /// The number of other clones and readings.
-        holders: usize,
+        ref_count: usize,
     },
     /// A reading was dropped where its end could not be recorded: in a host function, in a kernel,
     /// or on a failed device. So it is not known when it ends.
@@ -327,9 +329,10 @@ impl fmt::Display for NotFound {
 }
 
 impl Error {
-    /// Returns whether this error of [`Device::cuda`](crate::Device::cuda) means that the machine has no GPU to use,
-    /// which is nothing to repair: there is no NVIDIA driver, or `CUDA_VISIBLE_DEVICES` hides every GPU (it is empty, or
-    /// begins with a negative number or with `NoDevFiles`, as Slurm writes it).
+    /// Returns whether this error of [`Device::cuda`](crate::Device::cuda) means that the machine
+    /// has no GPU to use, which is nothing to repair: there is no NVIDIA driver, or
+    /// `CUDA_VISIBLE_DEVICES` hides every GPU (it is empty, or begins with a negative number or
+    /// with `NoDevFiles`, as Slurm writes it).
     ///
     /// Every other error means that a driver is there, and it or its GPU does not work.
     #[must_use]
@@ -409,7 +412,7 @@ mod tests {
         let copy = Error::LengthMismatch { source_len: 1, destination_len: 2 };
         assert_eq!(copy.to_string(), "a copy of 1 element into 2: the lengths must be equal");
         assert_eq!(RangeError { start: 0, end: 2, len: 1 }.to_string(), "range 0..2 is not inside the 1 element");
-        let shared = Error::StillShared { holders: 1 };
+        let shared = Error::StillShared { ref_count: 1 };
         assert_eq!(shared.to_string(), "the resource is still shared: other handles or readings alive: 1");
     }
 }

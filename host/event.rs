@@ -9,12 +9,12 @@ use crate::brand::LiveBrand;
 use crate::contain;
 use crate::driver::guard;
 use crate::error::{Error, Result, Returned};
-use crate::memory::{DeviceBuffer, PeerBuffer, PinnedBuffer, Plain};
+use crate::memory::{DeviceBuffer, DeviceCopy, PeerBuffer, PinnedBuffer};
 use crate::resource::{Resource, Token};
 use crate::runtime::device::Device;
 use crate::runtime::event::{EventCell, Lease};
 use crate::runtime::memory::{When, give_back};
-use crate::runtime::tally::Stall;
+use crate::runtime::sync_stats::HostWait;
 use crate::stream::Stream;
 
 /// A resource in transit: an event, recorded on the stream that the resource left, guards it.
@@ -51,7 +51,7 @@ type OnDrop<R> = Box<dyn FnOnce(Event<R>) + Send + Sync>;
 
 /// The result of [`Event::query`].
 #[derive(Debug)]
-pub enum Query<R: Resource> {
+pub enum QueryResult<R: Resource> {
     /// The work is done; the resource is idle.
     Ready(R),
     /// The work is not done yet.
@@ -96,15 +96,15 @@ impl<R: Resource> Event<R> {
     ///
     /// # Errors
     /// The device has failed.
-    pub fn is_ready(&self) -> Result<bool> {
+    pub fn is_complete(&self) -> Result<bool> {
         self.event.as_ref().map_or(Ok(true), Lease::query)
     }
 
     /// Whether the work before the record is certainly done. If nobody can know that, for example
-    /// in a host function of a stream or in a kernel, it is `false`. The call runs no work of a seeded device, so
-    /// it may be made under a lock.
-    pub fn has_passed(&self) -> bool {
-        self.event.as_ref().is_none_or(Lease::has_passed)
+    /// in a host function of a stream or in a kernel, it is `false`. The call runs no work of a
+    /// seeded device, so it may be made under a lock.
+    pub fn is_known_complete(&self) -> bool {
+        self.event.as_ref().is_none_or(Lease::is_known_complete)
     }
 
     /// Whether the work before the record is done. If it is not, the task is woken once the work is
@@ -116,7 +116,7 @@ impl<R: Resource> Event<R> {
     /// # Errors
     /// The device has failed.
     pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        match self.is_ready() {
+        match self.is_complete() {
             Ok(true) => Poll::Ready(Ok(())),
             // Work of a stream may not ask the device, but the background thread may.
             Ok(false) | Err(Error::InHostFunction | Error::InKernel) => {
@@ -162,10 +162,10 @@ impl<R: Resource> Event<R> {
     ///
     /// # Errors
     /// The device has failed; the event comes back.
-    pub fn query(self) -> Result<Query<R>, Returned<Self>> {
-        match self.is_ready() {
-            Ok(true) => Ok(Query::Ready(self.into_parts().0)),
-            Ok(false) => Ok(Query::Pending(self)),
+    pub fn query(self) -> Result<QueryResult<R>, Returned<Self>> {
+        match self.is_complete() {
+            Ok(true) => Ok(QueryResult::Ready(self.into_parts().0)),
+            Ok(false) => Ok(QueryResult::Pending(self)),
             Err(error) => Err(Returned::new(error, self)),
         }
     }
@@ -186,10 +186,11 @@ impl<R: Resource> Event<R> {
         }
     }
 
-    /// Waits as [`synchronize`](Event::synchronize) does, and lets the thread sleep meanwhile. On a GPU
-    /// `synchronize` keeps a core busy until the work is done. This call asks whether it is done after 20 us, and then
-    /// each time after a sixteenth of the time that has passed, at most 1 ms. So it is for waits of
-    /// milliseconds, on a host that has other work to do: it may return a sixteenth later.
+    /// Waits as [`synchronize`](Event::synchronize) does, and lets the thread sleep meanwhile. On a
+    /// GPU `synchronize` keeps a core busy until the work is done. This call asks whether it is
+    /// done after 20 us, and then each time after a sixteenth of the time that has passed, at most
+    /// 1 ms. So it is for waits of milliseconds, on a host that has other work to do: it may return
+    /// a sixteenth later.
     ///
     /// ```
     /// use thalweg::{Device, stream_tags};
@@ -204,9 +205,9 @@ impl<R: Resource> Event<R> {
     /// # Errors
     /// The device has failed, perhaps in earlier work; the event comes back.
     #[track_caller]
-    pub fn synchronize_asleep(self) -> Result<R, Returned<Self>> {
+    pub fn synchronize_sleeping(self) -> Result<R, Returned<Self>> {
         let waited = match &self.event {
-            Some(event) => event.synchronize_asleep(),
+            Some(event) => event.synchronize_sleeping(),
             None => Ok(()),
         };
         match waited {
@@ -285,7 +286,7 @@ unzip!(A B C D E F);
 unzip!(A B C D E F G);
 unzip!(A B C D E F G H);
 
-impl<T: Plain> Event<PinnedBuffer<T>> {
+impl<T: DeviceCopy> Event<PinnedBuffer<T>> {
     /// Number of elements of the buffer.
     pub fn len(&self) -> usize {
         self.value().count()
@@ -302,7 +303,7 @@ impl<T: Plain> Event<PinnedBuffer<T>> {
     }
 }
 
-impl<T: Plain> Event<DeviceBuffer<T>> {
+impl<T: DeviceCopy> Event<DeviceBuffer<T>> {
     /// Number of elements of the buffer.
     pub fn len(&self) -> usize {
         self.value().len()
@@ -326,7 +327,7 @@ impl<T: Plain> Event<DeviceBuffer<T>> {
     }
 }
 
-impl<T: Plain> Event<PeerBuffer<T>> {
+impl<T: DeviceCopy> Event<PeerBuffer<T>> {
     /// Makes the buffer one for its own device again. The event stays the same.
     pub fn map_local(self) -> Event<DeviceBuffer<T>> {
         let (value, event) = self.into_parts();
@@ -360,8 +361,8 @@ fn returned<R: Resource>(take: OnDrop<R>, event: Event<R>) {
 
 impl<R: Resource> fmt::Debug for Event<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // `is_ready` could run work of a seeded device, under whatever lock the program prints.
-        f.debug_struct("Event").field("passed", &self.has_passed()).finish_non_exhaustive()
+        // `is_complete` could run work of a seeded device, under whatever lock the program prints.
+        f.debug_struct("Event").field("passed", &self.is_known_complete()).finish_non_exhaustive()
     }
 }
 
@@ -401,7 +402,7 @@ impl<R: Resource> Future for EventFuture<R> {
         let Some(event) = self.event.take() else {
             return Poll::Pending; // it was polled again after it was ready
         };
-        let ready = event.is_ready();
+        let ready = event.is_complete();
         match ready {
             Ok(true) => Poll::Ready(Ok(event.into_parts().0)),
             // Work of a stream may not ask the device, but the background thread may.
@@ -454,7 +455,7 @@ impl TimedEvent {
     /// The device has failed.
     #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
-        let _stall = self.0.device().stall(Stall::Synchronize);
+        let _wait = self.0.device().host_wait(HostWait::Synchronize);
         self.0.synchronize()
     }
 
@@ -468,7 +469,7 @@ impl TimedEvent {
         if device != start.0.device() {
             return Err(Error::DeviceMismatch { resource: start.0.device().to_string(), stream: device.to_string() });
         }
-        device.usable()?;
+        device.ensure_usable()?;
         device.seen(self.0.handle().since(start.0.handle()))
     }
 }
@@ -483,8 +484,8 @@ impl<S> Stream<S> {
     where
         S: LiveBrand,
     {
-        self.device().usable()?;
-        let stall = self.device().stall(Stall::EventCreation);
+        self.device().ensure_usable()?;
+        let stall = self.device().host_wait(HostWait::EventCreation);
         let cell = EventCell::new(self.device(), true)?;
         drop(stall);
         self.call(|s| s.record(cell.handle()))?;

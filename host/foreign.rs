@@ -4,10 +4,10 @@ use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
 
+use crate::any_stream::AnyStream;
 use crate::brand::{Brand, LiveBrand, sealed};
 use crate::driver::Adopted;
 use crate::error::{Error, Result};
-use crate::lane::AnyStream;
 use crate::runtime::device::{Device, DeviceKind};
 use crate::runtime::stream::StreamInner;
 use crate::stream::Stream;
@@ -15,9 +15,9 @@ use crate::stream::Stream;
 /// The brand of a stream inside [`ForeignStream::enter`].
 ///
 /// Its lifetime is new at each call and belongs to the closure. So what this stream orders can
-/// leave the closure only as an [`Event`](crate::Event), or by [`hand`](Stream::hand) to another
-/// stream. It stays on its thread, because the default stream of a thread is another stream on
-/// another thread.
+/// leave the closure only as an [`Event`](crate::Event), or by [`hand_off`](Stream::hand_off) to
+/// another stream. It stays on its thread, because the default stream of a thread is another stream
+/// on another thread.
 pub struct Foreign<'f>(PhantomData<fn(&'f ()) -> &'f ()>, PhantomData<*const ()>);
 
 impl sealed::Sealed for Foreign<'_> {}

@@ -13,9 +13,9 @@ use crate::stream::Stream;
 /// The arguments that a branch of a capture can borrow: references to buffers of the capture, and
 /// tuples and vectors of those.
 ///
-/// A `&mut` reference lends a buffer to one branch, which may write it. A `&` reference lends it for
-/// reading, also to both branches.
-pub trait Lend<'g>: sealed::Sealed {
+/// A `&mut` reference lends a buffer to one branch, which may write it. A `&` reference lends it
+/// for reading, also to both branches.
+pub trait BranchArgs<'g>: sealed::Sealed {
     /// The same buffers, ordered by the branch.
     type Branch<'f>;
     #[doc(hidden)]
@@ -27,23 +27,23 @@ mod sealed {
 }
 
 /// A buffer that a branch of a capture only reads. It dereferences to the buffer.
-pub struct Lent<S: Brand, L: LeafResource>(On<S, L>);
+pub struct BranchRef<S: Brand, L: LeafResource>(On<S, L>);
 
-impl<S: Brand, L: LeafResource> Deref for Lent<S, L> {
+impl<S: Brand, L: LeafResource> Deref for BranchRef<S, L> {
     type Target = On<S, L>;
     fn deref(&self) -> &On<S, L> {
         &self.0
     }
 }
 
-impl<S: Brand, L: LeafResource> fmt::Debug for Lent<S, L> {
+impl<S: Brand, L: LeafResource> fmt::Debug for BranchRef<S, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Lent")
+        f.write_str("BranchRef")
     }
 }
 
 impl<L: LeafResource> sealed::Sealed for &mut On<Capture<'_>, L> {}
-impl<'g, L: LeafResource> Lend<'g> for &mut On<Capture<'g>, L> {
+impl<'g, L: LeafResource> BranchArgs<'g> for &mut On<Capture<'g>, L> {
     type Branch<'f> = On<Capture<'f>, L>;
     fn __lend<'f>(self, branch: Stream<Capture<'f>>, token: Token) -> On<Capture<'f>, L> {
         On::alias(self.leaf().__copy(token), branch)
@@ -51,15 +51,15 @@ impl<'g, L: LeafResource> Lend<'g> for &mut On<Capture<'g>, L> {
 }
 
 impl<L: LeafResource> sealed::Sealed for &On<Capture<'_>, L> {}
-impl<'g, L: LeafResource> Lend<'g> for &On<Capture<'g>, L> {
-    type Branch<'f> = Lent<Capture<'f>, L>;
-    fn __lend<'f>(self, branch: Stream<Capture<'f>>, token: Token) -> Lent<Capture<'f>, L> {
-        Lent(On::alias(self.leaf().__copy(token), branch))
+impl<'g, L: LeafResource> BranchArgs<'g> for &On<Capture<'g>, L> {
+    type Branch<'f> = BranchRef<Capture<'f>, L>;
+    fn __lend<'f>(self, branch: Stream<Capture<'f>>, token: Token) -> BranchRef<Capture<'f>, L> {
+        BranchRef(On::alias(self.leaf().__copy(token), branch))
     }
 }
 
 impl<L: sealed::Sealed> sealed::Sealed for Vec<L> {}
-impl<'g, L: Lend<'g>> Lend<'g> for Vec<L> {
+impl<'g, L: BranchArgs<'g>> BranchArgs<'g> for Vec<L> {
     type Branch<'f> = Vec<L::Branch<'f>>;
     fn __lend<'f>(self, branch: Stream<Capture<'f>>, _: Token) -> Self::Branch<'f> {
         self.into_iter().map(|lent| lent.__lend(branch, Token::new())).collect()
@@ -69,7 +69,7 @@ impl<'g, L: Lend<'g>> Lend<'g> for Vec<L> {
 macro_rules! tuples {
     ($(($($name:ident)*))*) => {$(
         impl<$($name: sealed::Sealed),*> sealed::Sealed for ($($name,)*) {}
-        impl<'g, $($name: Lend<'g>),*> Lend<'g> for ($($name,)*) {
+        impl<'g, $($name: BranchArgs<'g>),*> BranchArgs<'g> for ($($name,)*) {
             type Branch<'f> = ($($name::Branch<'f>,)*);
             #[allow(non_snake_case, clippy::unused_unit, unused_variables)]
             fn __lend<'f>(self, branch: Stream<Capture<'f>>, _: Token) -> Self::Branch<'f> {
@@ -117,7 +117,7 @@ impl<'g> Stream<Capture<'g>> {
     ///
     /// # Errors
     /// A branch returned an error, or the driver cannot fork or join. The capture fails then.
-    pub fn fork<A: Lend<'g>, B: Lend<'g>>(
+    pub fn fork<A: BranchArgs<'g>, B: BranchArgs<'g>>(
         self,
         first: A,
         second: B,
@@ -149,7 +149,7 @@ impl Joining {
     fn fork(stream: &'static StreamInner) -> Result<Self> {
         let device = stream.device();
         let branch = device.take_capture_stream()?;
-        stream.add_branch(branch); // it is parked when the capture has ended
+        stream.add_branch(branch); // it is recycled when the capture has ended
         let forked = device.seen(stream.handle().fork(stream.hand.handle(), branch.handle()))?;
         Ok(Self { stream, branch, forked, joined: false })
     }

@@ -26,7 +26,7 @@
 //!
 //! **Branches.** `fork.rs` has a second stream take part in a capture. It is lent second handles
 //! under another brand, so the types keep the branches apart, and it always joins, so a capture
-//! ends. The stream is parked with the capture's own.
+//! ends. The stream is recycled with the capture's own.
 //!
 //! **Cost.** A capture costs its calls and the driver's instantiation. A replay is one driver call.
 //! [`Graph`] says what replays measure.
@@ -240,7 +240,7 @@ impl<S> Stream<S> {
         S: LiveBrand,
     {
         // Before readings in the bundle end, whose ends could not be recorded.
-        if let Err(error) = self.device().usable() {
+        if let Err(error) = self.device().ensure_usable() {
             return Err(Returned::new(error, bundle));
         }
         // The bundle may have pending work although its type now says idle. If the driver's call
@@ -273,8 +273,8 @@ impl<S> Stream<S> {
     }
 }
 
-/// A capture in progress. It always ends, also on an error or a panic, and its stream is parked if
-/// it can be used again.
+/// A capture in progress. It always ends, also on an error or a panic, and its stream is recycled
+/// if it can be used again.
 struct Capturing {
     stream: &'static StreamInner,
     ended: bool,
@@ -286,7 +286,7 @@ impl Capturing {
         match device.seen(stream.handle().begin_capture()) {
             Ok(()) => Ok(Self { stream, ended: false }),
             Err(error) => {
-                device.park_capture_stream(stream);
+                device.recycle_capture_stream(stream);
                 Err(error)
             }
         }
@@ -301,9 +301,9 @@ impl Capturing {
         self.ended = true;
         let device = self.stream.device();
         let (graph, usable) = self.stream.handle().end_capture();
-        // A stream that is still capturing cannot be used again, so it is not parked.
+        // A stream that is still capturing cannot be used again, so it is not recycled.
         if usable {
-            device.park_capture_stream(self.stream);
+            device.recycle_capture_stream(self.stream);
         }
         device.seen(graph)
     }

@@ -7,7 +7,7 @@ use thalweg_simt::host::HostSlice;
 use crate::brand::LiveBrand;
 use crate::driver::guard;
 use crate::error::{Error, Result};
-use crate::memory::Plain;
+use crate::memory::DeviceCopy;
 use crate::stream::Stream;
 
 impl<S> Stream<S> {
@@ -15,8 +15,8 @@ impl<S> Stream<S> {
     /// waits for `f`.
     ///
     /// `f` must not call into a device: such calls return [`Error::InHostFunction`]. It may drop
-    /// resources, whose memory another thread then gives back. A [`Reading`](crate::Reading) that
-    /// is dropped in it leaks its resource, because the end of the reading cannot be recorded
+    /// resources, whose memory another thread then gives back. A [`SharedRead`](crate::SharedRead)
+    /// that is dropped in it leaks its resource, because the end of the reading cannot be recorded
     /// there. A panic is caught, and [`Device::check`](crate::Device::check) and
     /// [`synchronize`](Stream::synchronize) report it.
     ///
@@ -48,9 +48,10 @@ impl<S> Stream<S> {
         self.call(|s| s.launch_host(Box::new(guarded)))
     }
 
-    /// Runs `f` on page-locked memory when the stream reaches it. Later work on the stream waits for
-    /// `f`. It is [`launch_host`](Stream::launch_host) for code that computes with what the stream
-    /// downloaded, or makes what the stream uploads, such as code that sends it over a network.
+    /// Runs `f` on page-locked memory when the stream reaches it. Later work on the stream waits
+    /// for `f`. It is [`launch_host`](Stream::launch_host) for code that computes with what the
+    /// stream downloaded, or makes what the stream uploads, such as code that sends it over a
+    /// network.
     ///
     /// ```
     /// use thalweg::{Device, stream_tags};
@@ -69,7 +70,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The device has failed, and `f` is dropped.
-    pub fn launch_host_on<T: Plain>(
+    pub fn launch_host_on<T: DeviceCopy>(
         self,
         memory: &mut HostSlice<S, T>,
         f: impl FnOnce(&mut [T]) + Send + 'static,
@@ -82,10 +83,11 @@ impl<S> Stream<S> {
             let elements = std::ptr::with_exposed_provenance_mut::<T>(addr as usize);
             // SAFETY: By the contract of `HostSlice::from_raw`, which the maker of the slice kept,
             // the memory has `len` aligned elements that the host can access (its owner exposed the
-            // address), and this stream orders all uses of it. The stream runs this function between
-            // those before and those after, and the memory is given back only after the stream's
-            // work. So nothing else uses the elements during this call. The slice cannot outlive the
-            // call, because `f` takes it for every lifetime. Every bit pattern is a value of `Plain`.
+            // address), and this stream orders all uses of it. The stream runs this function
+            // between those before and those after, and the memory is given back only after the
+            // stream's work. So nothing else uses the elements during this call. The slice cannot
+            // outlive the call, because `f` takes it for every lifetime. Every bit pattern is a
+            // value of `DeviceCopy`.
             f(unsafe { std::slice::from_raw_parts_mut(elements, len) });
         })
     }

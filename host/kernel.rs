@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 
-use thalweg_simt::host::{Kernel, Launch, LaunchError, LaunchShape, TileMap, Tiles};
+use thalweg_simt::host::{Kernel, Launch, LaunchError, LaunchShape, MatrixView, TensorMap};
 
 use crate::brand::Brand;
 use crate::driver::StreamHandle;
@@ -19,7 +19,7 @@ fn finished<S: Brand>(stream: Stream<S>, kernel: &Kernel, launched: &'static Loc
     })
 }
 
-// SAFETY: The driver makes a map of the tiles that it gets, and `tile_map` keeps none.
+// SAFETY: The driver makes a map of the tiles that it gets, and `tensor_map` keeps none.
 unsafe impl<S: Brand> Launch<S> for Stream<S> {
     type Error = Error;
 
@@ -27,7 +27,7 @@ unsafe impl<S: Brand> Launch<S> for Stream<S> {
     #[track_caller]
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<()> {
         let device = self.device();
-        device.usable()?;
+        device.ensure_usable()?;
         if shape.grid.contains(&0) {
             return Ok(());
         }
@@ -50,7 +50,7 @@ unsafe impl<S: Brand> Launch<S> for Stream<S> {
         self.device().multiprocessors()
     }
 
-    fn tile_map(&self, tiles: &Tiles) -> Result<Option<TileMap>> {
-        self.device().seen(self.handle().tile_map(tiles))
+    fn tensor_map(&self, tiles: &MatrixView) -> Result<Option<TensorMap>> {
+        self.device().seen(self.handle().tensor_map(tiles))
     }
 }

@@ -59,19 +59,19 @@
 //! | [`On<S, DeviceBuffer<T>>`](On), and composites of those | ordered by stream `S` | use it in operations of `S`, and of no other stream |
 //! | [`Event<R>`](Event) | in transit, guarded by a recorded event | [`wait`](Stream::wait) on another stream, [`synchronize`](Event::synchronize), [`query`](Event::query), `.await` |
 //!
-//! [`Stream::hand`] is `record` and `wait` in one call. Several streams can read one resource
-//! through [`Shared`]. [`DeviceBuffer::split`] makes pieces that travel separately. [`Ring`] keeps
-//! slots in circulation. [`StreamPool`] and [`AnyStream`] are for programs that learn the number of
-//! streams at run time. A [`Graph`] is work that is captured once and enqueued by one call;
-//! its branches run side by side ([`Stream::fork`]).
-//! Forgetting a value of any of these types leaks it, and can never cause a race or a dangling
-//! pointer.
+//! [`Stream::hand_off`] is `record` and `wait` in one call. Several streams can read one resource
+//! through [`Shared`]. [`DeviceBuffer::split_even`] makes pieces that travel separately. [`Ring`]
+//! keeps slots in circulation. [`StreamPool`] and [`AnyStream`] are for programs that learn the
+//! number of streams at run time. A [`Graph`] is work that is captured once and enqueued by one
+//! call; its branches run side by side ([`Stream::fork`]). Forgetting a value of any of these types
+//! leaks it, and can never cause a race or a dangling pointer.
 //!
 //! # Overlap, and seeing it
 //!
 //! [`overlap`] has the patterns: copies beside kernels, and stages beside stages. [`Timeline`]
-//! draws what ran when and says which step limits the speed. [`Device::tally`] lists the calls that
-//! made the host wait. [`concurrency_check`] measures whether two streams run at the same time.
+//! draws what ran when and says which step limits the speed. [`Device::sync_stats`] lists the calls
+//! that made the host wait. [`concurrency_check`] measures whether two streams run at the same
+//! time.
 //!
 //! The crate `thalweg-loader` reads images from disk, decodes them and uploads them ahead of their
 //! consumer. `thalweg-vision` turns photographs into adaptive visual tokens.
@@ -96,16 +96,16 @@
 //! | target | what it says |
 //! |---|---|
 //! | `thalweg::device` | a device was opened |
-//! | `thalweg::stream` | a stream was made: for a tag, a lane, or as a foreign one |
+//! | `thalweg::stream` | a stream was made: for a tag, a scoped stream, or as a foreign one |
 //! | `thalweg::module` | a GPU loaded the PTX of a crate |
 //! | `thalweg::memory` | memory was page-locked, a pool was trimmed, a limit was reached |
 //! | `thalweg::graph` | a graph was captured and made ready to run |
 //! | `thalweg_vision::pipeline` | a pipeline was made; a slot got its memory |
 //!
-//! Launches, copies, `hand`, `record`, `wait` and `replay` log nothing. These calls return before
-//! their work begins, so a message or a span around one would say when the host called, and not
-//! when the work ran. A [`Timeline`] records spans on the device's own clock, and in Nsight Systems
-//! they are NVTX ranges.
+//! Launches, copies, `hand_off`, `record`, `wait` and `replay` log nothing. These calls return
+//! before their work begins, so a message or a span around one would say when the host called, and
+//! not when the work ran. A [`Timeline`] records spans on the device's own clock, and in Nsight
+//! Systems they are NVTX ranges.
 //!
 //! # Interoperation
 //!
@@ -117,6 +117,7 @@
 
 extern crate self as thalweg; // for the paths that the derive writes
 
+mod any_stream;
 mod brand;
 mod copies;
 mod driver;
@@ -127,7 +128,6 @@ mod fork;
 mod graph;
 mod host_function;
 mod kernel;
-mod lane;
 mod memory;
 mod occupancy;
 pub mod overlap;
@@ -142,17 +142,17 @@ mod stream;
 mod timeline;
 mod transitions;
 
+pub use any_stream::{AnyStream, PerThread, Scoped, StreamPool};
 pub use brand::{Brand, LiveBrand, Tag, Within};
 pub use driver::beside_captures;
 pub use error::{Error, LaunchError, NotFound, RangeError, Result, Returned};
 #[doc(hidden)]
 pub use event::Splitter;
-pub use event::{Event, EventFuture, Query, TimedEvent, Unzip};
+pub use event::{Event, EventFuture, QueryResult, TimedEvent, Unzip};
 pub use foreign::{Foreign, ForeignStream};
-pub use fork::{Lend, Lent};
+pub use fork::{BranchArgs, BranchRef};
 pub use graph::{Capture, Graph};
-pub use lane::{AnyStream, Lane, PerThread, StreamPool};
-pub use memory::{DeviceBuffer, PeerBuffer, PeerSlice, PinnedBuffer, PinnedPool, Plain};
+pub use memory::{DeviceBuffer, DeviceCopy, PeerBuffer, PeerSlice, PinnedBuffer, PinnedPool};
 pub use occupancy::{Occupancy, OccupancyQuery};
 pub use region::Region;
 pub use resource::{Bundle, LeafResource, On, Resource};
@@ -161,14 +161,14 @@ pub use resource::{Leaf, LeafInfo, Producer, Token};
 pub use ring::Ring;
 pub use runtime::device::{Device, DeviceKind};
 pub use runtime::stream::StreamOptions;
-pub use runtime::tally::{Stall, Stalls, Tally, TallyReport};
-pub use scope::{At, Rank, ranks};
-pub use shared::{Reading, Shared};
+pub use runtime::sync_stats::{HostWait, HostWaits, SyncReport, SyncStats};
+pub use scope::{At, DeviceRank, for_each_device};
+pub use shared::{Shared, SharedRead};
 pub use stream::Stream;
 pub use thalweg_simt::host::{DeviceSlice, HostSlice};
 pub use thalweg_simt::{self as simt, ByValue, by_value, kernel, ptx};
 pub use timeline::{
-    Activity, ByLabel, Concurrency, LabelMetrics, LaneMetrics, Metrics, Span, Timeline, Trace, concurrency_check,
+    Activity, ByLabel, Concurrency, LabelMetrics, Metrics, Span, Timeline, Trace, TrackMetrics, concurrency_check,
 };
 
 pub use thalweg_derive::Resource;
@@ -188,8 +188,8 @@ pub(crate) fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGu
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Runs code of a user in a place that its panic must not leave, such as a destructor or a thread of
-/// this crate. The panic stops here. Its payload leaks, because dropping it may panic again.
+/// Runs code of a user in a place that its panic must not leave, such as a destructor or a thread
+/// of this crate. The panic stops here. Its payload leaks, because dropping it may panic again.
 pub(crate) fn contain(f: impl FnOnce()) {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
     std::mem::forget(outcome.err());

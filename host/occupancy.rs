@@ -18,7 +18,7 @@ pub struct Occupancy {
     /// The threads of a block.
     pub threads: u32,
     /// The bytes of dynamic shared memory of a block.
-    pub shared: u32,
+    pub dynamic_shared_bytes: u32,
 }
 
 /// A launcher that takes the place of the stream in [`Stream::occupancy`]. A launch on it is not
@@ -40,11 +40,11 @@ unsafe impl<S: Brand> Launch<S> for OccupancyQuery<S> {
 
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, _: &[u64]) -> Result<()> {
         let device = self.stream.device();
-        device.usable()?;
+        device.ensure_usable()?;
         let function = device.function(kernel)?;
         let blocks = device.seen(device.driver().occupancy(function, shape))?;
         let threads = shape.block.iter().product(); // at most 1024, as every `LaunchShape`
-        self.answer.set(Some(Occupancy { blocks, threads, shared: shape.shared }));
+        self.answer.set(Some(Occupancy { blocks, threads, dynamic_shared_bytes: shape.shared }));
         Ok(())
     }
 
@@ -89,8 +89,8 @@ impl<S: Brand> Stream<S> {
     /// ```
     ///
     /// # Errors
-    /// `launch` returned an error or launched nothing, the kernel cannot be found, or the device has
-    /// failed. If it launched several kernels, the answer is about the last one.
+    /// `launch` returned an error or launched nothing, the kernel cannot be found, or the device
+    /// has failed. If it launched several kernels, the answer is about the last one.
     pub fn occupancy(self, launch: impl FnOnce(&OccupancyQuery<S>) -> Result<()>) -> Result<Occupancy> {
         let query = OccupancyQuery { stream: self, answer: Cell::new(None) };
         launch(&query)?;

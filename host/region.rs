@@ -6,7 +6,7 @@ use thalweg_simt::host::{DeviceSlice, HostSlice, RangeError, counted, resolve};
 
 use crate::driver::{Pitch, Rows};
 use crate::error::{Error, Result};
-use crate::memory::Plain;
+use crate::memory::DeviceCopy;
 use crate::stream::Stream;
 
 /// A region of a buffer, which selects the elements of an image or a volume, or of a part of one:
@@ -119,7 +119,7 @@ impl Region {
     }
 
     /// Returns the layout of the rows in a buffer of `len` elements of `T` at `addr`.
-    fn within<T: Plain>(&self, addr: u64, len: usize) -> Result<Pitch> {
+    fn within<T: DeviceCopy>(&self, addr: u64, len: usize) -> Result<Pitch> {
         let [_, height, width] = self.extent;
         if self.pitch < width || self.height < height {
             return Err(Error::Parameter {
@@ -133,7 +133,8 @@ impl Region {
             return Err(RangeError { start: self.start, end, len }.into());
         }
         let size = size_of::<T>();
-        // The end of the region bounds neither the pitch of a single row nor the height of a single plane.
+        // The end of the region bounds neither the pitch of a single row nor the height of a single
+        // plane.
         let row = self.pitch.checked_mul(size);
         let plane = row.and_then(|row| row.checked_mul(self.height)).filter(|&plane| plane <= isize::MAX as usize);
         let (Some(row), Some(_)) = (row, plane) else {
@@ -151,13 +152,14 @@ impl Region {
 impl<S> Stream<S> {
     /// Copies a region of page-locked memory to a region of the same extent on the device.
     ///
-    /// On a GPU this is a 2-D copy, or a 3-D one if there are several planes. Rows of few bytes cost
-    /// more than their bytes.
+    /// On a GPU this is a 2-D copy, or a 3-D one if there are several planes. Rows of few bytes
+    /// cost more than their bytes.
     ///
     /// # Errors
     /// The extents differ, a region is not inside its buffer, its rows overlap, its planes are 2^63
-    /// bytes or more apart, or the device has failed or does not support the pitch (2^31 bytes or more).
-    pub fn copy_region_to_device<T: Plain>(
+    /// bytes or more apart, or the device has failed or does not support the pitch (2^31 bytes or
+    /// more).
+    pub fn copy_region_to_device<T: DeviceCopy>(
         self,
         from: &HostSlice<S, T>,
         source: Region,
@@ -174,7 +176,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The errors of [`copy_region_to_device`](Self::copy_region_to_device).
-    pub fn copy_region_to_host<T: Plain>(
+    pub fn copy_region_to_host<T: DeviceCopy>(
         self,
         from: &DeviceSlice<S, T>,
         source: Region,
@@ -190,7 +192,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The errors of [`copy_region_to_device`](Self::copy_region_to_device).
-    pub fn copy_region<T: Plain>(
+    pub fn copy_region<T: DeviceCopy>(
         self,
         from: &DeviceSlice<S, T>,
         source: Region,
@@ -207,7 +209,7 @@ impl<S> Stream<S> {
     /// # Safety
     /// At both addresses are as many elements as given, of which this stream orders all uses, and
     /// they do not overlap.
-    unsafe fn copy_rows<T: Plain>(self, ends: [(u64, usize, Region); 2], host: [bool; 2]) -> Result<()> {
+    unsafe fn copy_rows<T: DeviceCopy>(self, ends: [(u64, usize, Region); 2], host: [bool; 2]) -> Result<()> {
         let [(from, from_len, source), (to, to_len, target)] = ends;
         if source.extent != target.extent {
             return Err(Error::Parameter {

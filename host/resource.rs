@@ -120,7 +120,8 @@ impl fmt::Display for LeafInfo {
 ///
 /// It is implemented for [`PinnedBuffer`](crate::PinnedBuffer),
 /// [`DeviceBuffer`](crate::DeviceBuffer), [`PeerBuffer`](crate::PeerBuffer), handles of
-/// [`Shared`](crate::Shared) resources, and for tuples, arrays, `Vec` and `Option` of resources. `#[derive(Resource)]` implements it for a struct.
+/// [`Shared`](crate::Shared) resources, and for tuples, arrays, `Vec` and `Option` of resources.
+/// `#[derive(Resource)]` implements it for a struct.
 ///
 /// ```
 /// use thalweg::{Device, DeviceBuffer, PinnedBuffer, Resource, stream_tags};
@@ -146,9 +147,9 @@ impl fmt::Display for LeafInfo {
 ///
 /// # Safety
 /// The methods visit every leaf and every part exactly once, move it without touching its memory,
-/// and run no code of a user (`__alias` may clone metadata). A `Shared` part may record the end of a
-/// reading. A composite has no `Drop` of its own. Derive this trait
-/// instead of writing an implementation.
+/// and run no code of a user (`__alias` may clone metadata). A `Shared` part may record the end of
+/// a reading. A composite has no `Drop` of its own. Derive this trait instead of writing an
+/// implementation.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a resource",
     label = "cannot travel between the host and streams",

@@ -9,9 +9,9 @@ use crate::resource::Resource;
 
 /// A ring of `depth` slots, for double buffering and deeper.
 ///
-/// [`take`](Ring::take) gives the slot that came back the longest ago, as an [`Event`] to wait for
-/// on a stream or on the host. If the ring has no slot left, `take` makes a new one. So a step that
-/// fails and loses its slot does not end the loop.
+/// [`acquire`](Ring::acquire) gives the slot that came back the longest ago, as an [`Event`] to
+/// wait for on a stream or on the host. If the ring has no slot left, `acquire` makes a new one. So
+/// a step that fails and loses its slot does not end the loop.
 ///
 /// ```
 /// use thalweg::{Device, Ring, stream_tags};
@@ -56,7 +56,7 @@ impl<R: Resource> Ring<R> {
     ///
     /// # Errors
     /// `make` failed.
-    pub fn take(&mut self) -> Result<Event<R>> {
+    pub fn acquire(&mut self) -> Result<Event<R>> {
         match self.slots.pop_front() {
             Some(slot) => Ok(slot),
             None => (self.make)().map(Event::ready),
@@ -64,7 +64,7 @@ impl<R: Resource> Ring<R> {
     }
 
     /// Gives a slot back. If the ring already holds `depth` slots, it drops this one.
-    pub fn give(&mut self, slot: Event<R>) {
+    pub fn recycle(&mut self, slot: Event<R>) {
         if self.slots.len() < self.depth {
             self.slots.push_back(slot);
         }

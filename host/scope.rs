@@ -31,7 +31,7 @@ impl<S> fmt::Debug for At<'_, S> {
 /// A device inside a scope, with a stream for each tag. It is free to copy, and threads that end
 /// inside the scope may use it.
 #[derive(Clone, Copy)]
-pub struct Rank<'r> {
+pub struct DeviceRank<'r> {
     scope: &'r Scope,
     /// Invariant, so that two scopes never have the same type.
     brand: PhantomData<fn(&'r ()) -> &'r ()>,
@@ -41,8 +41,8 @@ struct Scope {
     device: Device,
     index: usize,
     size: usize,
-    /// The streams of this scope. Equal brands mean the same stream: the lifetime of [`At`] names the
-    /// scope, and this table has one stream for each tag.
+    /// The streams of this scope. Equal brands mean the same stream: the lifetime of [`At`] names
+    /// the scope, and this table has one stream for each tag.
     tags: Tags,
 }
 
@@ -51,22 +51,23 @@ impl Drop for Scope {
         if guard::forked() {
             return; // another thread may have held a lock at the fork
         }
-        self.tags.take().for_each(|stream| self.device.park(stream));
+        self.tags.take().for_each(|stream| self.device.recycle_stream(stream));
     }
 }
 
-impl<'r> Rank<'r> {
+impl<'r> DeviceRank<'r> {
     /// The device of this scope.
     pub fn device(self) -> Device {
         self.scope.device
     }
 
-    /// The number of this device among those of [`ranks`], from 0; 0 in [`Device::scope`].
+    /// The number of this device among those of [`for_each_device`], from 0; 0 in
+    /// [`Device::scope`].
     pub fn index(self) -> usize {
         self.scope.index
     }
 
-    /// The number of devices given to [`ranks`]; 1 in [`Device::scope`].
+    /// The number of devices given to [`for_each_device`]; 1 in [`Device::scope`].
     pub fn size(self) -> usize {
         self.scope.size
     }
@@ -75,8 +76,8 @@ impl<'r> Rank<'r> {
     /// every call of the scope returns it. Another scope has another stream for the same tag.
     ///
     /// # Errors
-    /// The tag has a stream of another priority in this scope ([`Error::TagBound`](crate::Error::TagBound)), or the driver
-    /// cannot make a stream.
+    /// The tag has a stream of another priority in this scope
+    /// ([`Error::TagBound`](crate::Error::TagBound)), or the driver cannot make a stream.
     pub fn stream<S: Tag>(self) -> Result<Stream<At<'r, S>>> {
         self.stream_with(StreamOptions::default())
     }
@@ -91,7 +92,7 @@ impl<'r> Rank<'r> {
     }
 }
 
-impl fmt::Debug for Rank<'_> {
+impl fmt::Debug for DeviceRank<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rank {} of {} on {}", self.index(), self.size(), self.device())
     }
@@ -107,11 +108,11 @@ impl Device {
     /// The streams go back to the device when the scope ends. Their work continues.
     ///
     /// ```
-    /// use thalweg::{Device, Rank, Result, stream_tags};
+    /// use thalweg::{Device, DeviceRank, Result, stream_tags};
     ///
     /// stream_tags!(Upload, Compute);
     ///
-    /// fn program(rank: Rank<'_>) -> Result<Vec<u32>> {
+    /// fn program(rank: DeviceRank<'_>) -> Result<Vec<u32>> {
     ///     let (up, compute) = (rank.stream::<Upload>()?, rank.stream::<Compute>()?);
     ///     let mut x = up.alloc::<u32>(4)?;
     ///     up.fill(&mut x, 7)?;
@@ -123,14 +124,14 @@ impl Device {
     /// }
     /// # Ok::<(), thalweg::Error>(())
     /// ```
-    pub fn scope<T>(self, f: impl for<'r> FnOnce(Rank<'r>) -> T) -> T {
+    pub fn scope<T>(self, f: impl for<'r> FnOnce(DeviceRank<'r>) -> T) -> T {
         enter(self, 0, 1, f)
     }
 }
 
-fn enter<T>(device: Device, index: usize, size: usize, f: impl for<'r> FnOnce(Rank<'r>) -> T) -> T {
+fn enter<T>(device: Device, index: usize, size: usize, f: impl for<'r> FnOnce(DeviceRank<'r>) -> T) -> T {
     let scope = Scope { device, index, size, tags: Tags::default() };
-    f(Rank { scope: &scope, brand: PhantomData })
+    f(DeviceRank { scope: &scope, brand: PhantomData })
 }
 
 /// Runs `f` on every device at once, each in a scope and on a thread of its own, and returns what
@@ -157,9 +158,9 @@ fn enter<T>(device: Device, index: usize, size: usize, f: impl for<'r> FnOnce(Ra
 /// ```
 ///
 /// # Panics
-/// If a call panics, `ranks` panics with its payload after all calls have ended. It also panics if
-/// the system cannot start a thread.
-pub fn ranks<T: Send>(devices: &[Device], f: impl for<'r> Fn(Rank<'r>) -> T + Sync) -> Vec<T> {
+/// If a call panics, `for_each_device` panics with its payload after all calls have ended. It also
+/// panics if the system cannot start a thread.
+pub fn for_each_device<T: Send>(devices: &[Device], f: impl for<'r> Fn(DeviceRank<'r>) -> T + Sync) -> Vec<T> {
     let f = &f;
     thread::scope(|threads| {
         let ranks = devices.iter().enumerate().map(|(index, &device)| {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use crate::brand::{Brand, LiveBrand};
 use crate::driver::guard;
 use crate::error::{Error, Result, Returned};
-use crate::memory::{PinnedBuffer, Plain};
+use crate::memory::{DeviceCopy, PinnedBuffer};
 use crate::resource::{Bundle, Leaf, LeafInfo, Producer, Resource, Token};
 use crate::runtime::event::Lease;
 use crate::runtime::memory::{When, give_back};
@@ -21,7 +21,7 @@ use crate::{contain, lock};
 /// reads it, and [`Stream::unshare`] takes it back for one stream.
 ///
 /// A handle is a [`Resource`] itself: as a part of a bundle, a stream reads it, and the graphs of
-/// several lanes can read the same weights.
+/// several scoped streams can read the same weights.
 ///
 /// Cloning makes another handle on the same memory. Dropping the last handle or reading gives the
 /// memory back once the producer and all readers are done. The drop does not wait.
@@ -89,15 +89,15 @@ impl<R: Resource> Shared<R> {
     }
 
     /// Number of handles and readings that are alive, including this one.
-    pub fn holders(&self) -> usize {
+    pub fn ref_count(&self) -> usize {
         Arc::strong_count(&self.0)
     }
 
     /// The events to wait for before the resource may be written, if this is the only handle.
     pub(crate) fn readers(&self) -> Result<Vec<Lease>> {
-        let holders = self.holders();
+        let holders = self.ref_count();
         if holders > 1 {
-            return Err(Error::StillShared { holders: holders - 1 });
+            return Err(Error::StillShared { ref_count: holders - 1 });
         }
         let readers = lock(&self.0.readers);
         if readers.lost {
@@ -116,13 +116,13 @@ impl<R: Resource> Shared<R> {
             },
             Err(shared) => {
                 let holders = Arc::strong_count(&shared) - 1;
-                Err(Returned::new(Error::StillShared { holders }, Self(shared)))
+                Err(Returned::new(Error::StillShared { ref_count: holders }, Self(shared)))
             }
         }
     }
 }
 
-impl<T: Plain> Shared<PinnedBuffer<T>> {
+impl<T: DeviceCopy> Shared<PinnedBuffer<T>> {
     /// The elements, for the host to read while streams also read them. `None` if the producer is
     /// not done yet. Does not wait.
     ///
@@ -148,7 +148,7 @@ impl<R: Resource> Clone for Shared<R> {
 
 impl<R: Resource> fmt::Debug for Shared<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("holders", &self.holders()).finish_non_exhaustive()
+        f.debug_struct("Shared").field("holders", &self.ref_count()).finish_non_exhaustive()
     }
 }
 
@@ -174,7 +174,7 @@ impl<R: Resource> Drop for Inner<R> {
 ///
 /// Dropping it records an event on `S`. Whoever next writes or frees the memory waits for that
 /// event.
-pub struct Reading<S: Brand, R: Resource> {
+pub struct SharedRead<S: Brand, R: Resource> {
     /// A second handle, which does not own the memory. The first use makes it, because that clones
     /// metadata, which is code of a user, and a stream makes readings where no such code may run.
     on: ManuallyDrop<OnceLock<R::On<S>>>,
@@ -182,7 +182,7 @@ pub struct Reading<S: Brand, R: Resource> {
     shared: Arc<Inner<R>>,
 }
 
-impl<S: Brand, R: Resource> Reading<S, R> {
+impl<S: Brand, R: Resource> SharedRead<S, R> {
     fn new(shared: &Shared<R>, stream: Stream<S>) -> Self {
         Self { on: ManuallyDrop::new(OnceLock::new()), stream, shared: shared.0.clone() }
     }
@@ -190,14 +190,15 @@ impl<S: Brand, R: Resource> Reading<S, R> {
 
 /// # Panics
 /// A `Clone` of the resource's metadata dereferences the reading that clones it for the first time.
-impl<S: Brand, R: Resource> Deref for Reading<S, R> {
+impl<S: Brand, R: Resource> Deref for SharedRead<S, R> {
     type Target = R::On<S>;
     fn deref(&self) -> &R::On<S> {
         if let Some(on) = self.on.get() {
             return on;
         }
-        // Outside the cell, because `__alias` runs a user's `clone`, which may wait for a thread that
-        // reads here too. If two threads make a handle, the second one is dropped, which frees nothing.
+        // Outside the cell, because `__alias` runs a user's `clone`, which may wait for a thread
+        // that reads here too. If two threads make a handle, the second one is dropped, which frees
+        // nothing.
         let made = match &self.shared.value {
             Some(value) => alone(self, || value.__alias(self.stream, Token::new())),
             None => unreachable!("taken only by value"),
@@ -206,8 +207,8 @@ impl<S: Brand, R: Resource> Deref for Reading<S, R> {
     }
 }
 
-/// Runs `make`, which makes the handle of a reading. A `clone` in it that reads the same reading would
-/// call itself until the stack ends.
+/// Runs `make`, which makes the handle of a reading. A `clone` in it that reads the same reading
+/// would call itself until the stack ends.
 fn alone<T, U>(reading: &T, make: impl FnOnce() -> U) -> U {
     thread_local! {
         /// The readings whose handles this thread is making. It has no destructor, because the
@@ -236,7 +237,7 @@ fn alone<T, U>(reading: &T, make: impl FnOnce() -> U) -> U {
     make()
 }
 
-impl<S: Brand, R: Resource> Drop for Reading<S, R> {
+impl<S: Brand, R: Resource> Drop for SharedRead<S, R> {
     fn drop(&mut self) {
         if guard::forked() {
             return; // another thread may have held the lock at the fork
@@ -254,7 +255,7 @@ impl<S: Brand, R: Resource> Drop for Reading<S, R> {
     }
 }
 
-impl<S: Brand, R: Resource> Reading<S, R> {
+impl<S: Brand, R: Resource> SharedRead<S, R> {
     /// Records the end of the reading. The handle on the resource is dropped after this.
     fn end(&self) {
         static TURN: AtomicU64 = AtomicU64::new(0);
@@ -263,7 +264,7 @@ impl<S: Brand, R: Resource> Reading<S, R> {
         let mut readers = lock(&self.shared.readers);
         match event {
             Ok(event) => {
-                let serial = self.stream.serial();
+                let serial = self.stream.unique_id();
                 match readers.events.iter_mut().find(|r| r.serial == serial) {
                     Some(newest) if newest.turn < turn => (newest.turn, newest.event) = (turn, event),
                     Some(_) => {}
@@ -282,18 +283,18 @@ impl<S: Brand, R: Resource> Reading<S, R> {
 // stream that runs its work is a reading too, and one under capture does not record its end,
 // because the replay's own reading does.
 unsafe impl<R: Resource + Sync> Resource for Shared<R> {
-    type On<S: Brand> = Reading<S, R>;
+    type On<S: Brand> = SharedRead<S, R>;
 
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
         // A graph that writes a buffer must not run while the buffer is shared.
         self.value().__leaves(&mut |leaf| visit(LeafInfo { shared: true, ..leaf }));
     }
     fn __drain<Sink: FnMut(Leaf)>(&mut self, _: &mut Sink, _: Token) {}
-    fn __bind<S: Brand>(self, stream: Stream<S>, _: Token) -> Reading<S, R> {
-        Reading::new(&self, stream)
+    fn __bind<S: Brand>(self, stream: Stream<S>, _: Token) -> SharedRead<S, R> {
+        SharedRead::new(&self, stream)
     }
-    fn __alias<S: Brand>(&self, stream: Stream<S>, _: Token) -> Reading<S, R> {
-        Reading::new(self, stream)
+    fn __alias<S: Brand>(&self, stream: Stream<S>, _: Token) -> SharedRead<S, R> {
+        SharedRead::new(self, stream)
     }
     fn __producers<Visit: FnMut(Producer<'_>)>(&self, visit: &mut Visit) {
         visit(Producer(self.producer()));
@@ -301,14 +302,14 @@ unsafe impl<R: Resource + Sync> Resource for Shared<R> {
 }
 
 // SAFETY: `__unbind` ends the reading, which records an event, and gives the handle back.
-unsafe impl<S: Brand, R: Resource + Sync> Bundle<S> for Reading<S, R> {
+unsafe impl<S: Brand, R: Resource + Sync> Bundle<S> for SharedRead<S, R> {
     type Idle = Shared<R>;
     fn __unbind(self, _: Token) -> Shared<R> {
         Shared(self.shared.clone())
     }
 }
 
-impl<S: Brand, R: Resource> fmt::Debug for Reading<S, R> {
+impl<S: Brand, R: Resource> fmt::Debug for SharedRead<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reading").field("stream", &self.stream).finish_non_exhaustive()
     }
@@ -335,13 +336,13 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// A part of it lives on another device, or the device has failed.
-    pub fn reading<R: Resource>(self, shared: &Shared<R>) -> Result<Reading<S, R>>
+    pub fn reading<R: Resource>(self, shared: &Shared<R>) -> Result<SharedRead<S, R>>
     where
         S: LiveBrand,
     {
         self.admits(shared.value())?;
         self.inner().wait(shared.producer())?;
-        Ok(Reading::new(shared, self))
+        Ok(SharedRead::new(shared, self))
     }
 
     /// Takes a shared resource back for this stream alone. The stream waits, on the device, for

@@ -15,13 +15,13 @@ use crate::error::{Error, Result};
 use crate::lock;
 use crate::runtime::device::Device;
 use crate::runtime::stream::{StreamInner, StreamOptions};
-use crate::runtime::tally::Stall;
+use crate::runtime::sync_stats::HostWait;
 
 /// A stream. The device runs its operations in order while the host continues.
 ///
 /// This is a handle that costs nothing to copy. `S` is the identity of the stream: an operation
-/// takes only buffers that the same stream orders ([`On<S, _>`](crate::On)), so its work cannot meet a
-/// buffer that another stream may be using.
+/// takes only buffers that the same stream orders ([`On<S, _>`](crate::On)), so its work cannot
+/// meet a buffer that another stream may be using.
 ///
 /// Operations enqueue work and do not wait for it, unless their name says `blocking` or
 /// `synchronize`. An error of an earlier operation may surface in a later call.
@@ -69,8 +69,8 @@ impl<S> Stream<S> {
     }
 
     /// A number that no other stream of the process has or will have.
-    pub fn serial(self) -> u64 {
-        self.inner.serial()
+    pub fn unique_id(self) -> u64 {
+        self.inner.unique_id()
     }
 
     /// The stream's priority, as the driver reports it.
@@ -78,8 +78,9 @@ impl<S> Stream<S> {
         self.inner.priority()
     }
 
-    /// Whether other code made the stream ([`ForeignStream`](crate::ForeignStream)), so that it exists only
-    /// as long as that code says. The stream that takes its place on a CPU device is not foreign.
+    /// Whether other code made the stream ([`ForeignStream`](crate::ForeignStream)), so that it
+    /// exists only as long as that code says. The stream that takes its place on a CPU device is
+    /// not foreign.
     pub fn is_foreign(self) -> bool {
         self.inner.is_foreign()
     }
@@ -98,7 +99,7 @@ impl<S> Stream<S> {
     #[inline]
     pub(crate) fn call<T>(self, f: impl FnOnce(StreamHandle) -> Result<T, Fault>) -> Result<T> {
         let device = self.device();
-        device.usable()?;
+        device.ensure_usable()?;
         device.seen(f(self.handle()))
     }
 
@@ -111,7 +112,7 @@ impl<S> Stream<S> {
     where
         S: LiveBrand,
     {
-        let _stall = self.device().stall(Stall::Synchronize);
+        let _wait = self.device().host_wait(HostWait::Synchronize);
         self.call(StreamHandle::synchronize)?;
         self.device().check()
     }
@@ -120,16 +121,16 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The device has failed.
-    pub fn is_done(self) -> Result<bool>
+    pub fn is_complete(self) -> Result<bool>
     where
         S: LiveBrand,
     {
-        self.call(StreamHandle::is_done)
+        self.call(StreamHandle::is_complete)
     }
 }
 
-/// The streams of tags: those of the process, or those of a [scope](Device::scope). Two tags are the
-/// same stream of a table exactly if they are the same type.
+/// The streams of tags: those of the process, or those of a [scope](Device::scope). Two tags are
+/// the same stream of a table exactly if they are the same type.
 #[derive(Debug, Default)]
 pub(crate) struct Tags(Mutex<Option<HashMap<TypeId, &'static StreamInner>>>);
 
@@ -148,7 +149,7 @@ impl Tags {
         options: StreamOptions,
         make: impl FnOnce() -> Result<&'static StreamInner>,
     ) -> Result<&'static StreamInner> {
-        device.usable()?;
+        device.ensure_usable()?;
         let mut table = lock(&self.0);
         let tags = table.get_or_insert_default();
         if let Some(&inner) = tags.get(&TypeId::of::<S>()) {

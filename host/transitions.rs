@@ -56,7 +56,7 @@ impl<S> Stream<S> {
     {
         let waited = self.admits(event.value()).and_then(|()| match event.lease() {
             Some(lease) => self.inner().wait(lease),
-            None => self.device().usable().and_then(|()| self.await_producers(event.value())),
+            None => self.device().ensure_usable().and_then(|()| self.await_producers(event.value())),
         });
         match waited {
             Ok(()) => Ok(event.into_parts().0.__bind(self, Token::new())),
@@ -85,7 +85,7 @@ impl<S> Stream<S> {
     /// # Ok::<(), thalweg::Error>(())
     /// ```
     #[inline]
-    pub fn hand<B: Bundle<S>, T: LiveBrand>(
+    pub fn hand_off<B: Bundle<S>, T: LiveBrand>(
         self,
         bundle: B,
         to: &Stream<T>,
@@ -94,15 +94,15 @@ impl<S> Stream<S> {
         S: LiveBrand,
     {
         // Before readings in the bundle end, whose ends could not be recorded.
-        if let Err(error) = self.device().usable() {
+        if let Err(error) = self.device().ensure_usable() {
             return Err(Returned::new(error, bundle));
         }
         // The bundle may have pending work although its type now says idle. If the driver's call
         // panics, `ManuallyDrop` leaks it instead of freeing it as idle.
         let idle = ManuallyDrop::new(bundle.__unbind(Token::new()));
         let handed = to.admits(&*idle).and_then(|()| {
-            to.device().usable()?;
-            self.device().seen(self.handle().hand(self.inner().hand.handle(), to.handle()))
+            to.device().ensure_usable()?;
+            self.device().seen(self.handle().hand_off(self.inner().hand.handle(), to.handle()))
         });
         let idle = ManuallyDrop::into_inner(idle);
         match handed {
@@ -112,11 +112,13 @@ impl<S> Stream<S> {
         }
     }
 
-    /// Makes this stream wait, on the device, for all work that `other` has been given so far. The host does not wait.
+    /// Makes this stream wait, on the device, for all work that `other` has been given so far. The
+    /// host does not wait.
     ///
-    /// Resources need no such call: [`hand`](Self::hand) and [`wait`](Self::wait) order what they move. It is for `unsafe`
-    /// code that has given work on this stream's memory to other streams. So, unlike other calls, it also orders the
-    /// streams of a device that [has failed](Device::fail), where work still runs and memory is still freed in stream order.
+    /// Resources need no such call: [`hand_off`](Self::hand_off) and [`wait`](Self::wait) order
+    /// what they move. It is for `unsafe` code that has given work on this stream's memory to other
+    /// streams. So, unlike other calls, it also orders the streams of a device that [has
+    /// failed](Device::poison), where work still runs and memory is still freed in stream order.
     ///
     /// ```
     /// use thalweg::{Device, stream_tags};
@@ -138,7 +140,7 @@ impl<S> Stream<S> {
     where
         S: LiveBrand,
     {
-        self.device().seen(other.handle().hand(other.inner().hand.handle(), self.handle()))
+        self.device().seen(other.handle().hand_off(other.inner().hand.handle(), self.handle()))
     }
 
     /// Makes the stream wait for the producers of the shared parts of an idle resource. A resource
@@ -179,7 +181,7 @@ impl<S: Brand, L: LeafResource> On<S, L> {
     /// # Errors
     /// The record or the wait failed.
     #[track_caller]
-    pub fn idle(self) -> crate::Result<L>
+    pub fn synchronize(self) -> crate::Result<L>
     where
         S: LiveBrand,
         L: Resource<On<S> = Self>,

@@ -1,7 +1,7 @@
 //! Embeds the PTX of each family of kernels whose feature is on: writes `$OUT_DIR/<family>.ptx`.
 //!
-//! The PTX is checked in under `ptx/`, so that a build needs stable Rust and nothing else. Only a checkout has all sources
-//! of the kernels, and compares the files with them.
+//! The PTX is checked in under `ptx/`, so that a build needs stable Rust and nothing else. Only a
+//! checkout has all sources of the kernels, and compares the files with them.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
-//! Tests that measure what a device does: times, waits, memory and what overlaps. One of them runs at a time.
+//! Tests that measure what a device does: times, waits, memory and what overlaps. One of them runs
+//! at a time.
 
 mod overlap_chunks;
 mod overlap_gates;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::culib;
 use testkit::process::again;
-use thalweg::{Activity, AnyStream, Device, Error, ForeignStream, Timeline, beside_captures, overlap, ranks};
-use thalweg_loader::{Loader, Options, Source, Upload, read_ppm, upload_ppm};
+use thalweg::{Activity, AnyStream, Device, Error, ForeignStream, Timeline, beside_captures, for_each_device, overlap};
+use thalweg_loader::{Loader, LoaderOptions, Source, UploadMode, read_ppm, upload_ppm};
 
 /// If this variable is set, this process is the one that uses the driver. It names the file into
 /// which the driver writes who called what.
@@ -101,7 +101,7 @@ fn every_thread() {
     for _ in 0..200 {
         stream.enter(|s| timeline.span(s, Activity::Compute, "nothing", || Ok(()))).unwrap();
     }
-    assert_eq!(ranks(&[gpu], |rank| rank.device().free_memory().is_ok()), [true]);
+    assert_eq!(for_each_device(&[gpu], |rank| rank.device().free_memory().is_ok()), [true]);
     let freed = overlap::per_thread(gpu, 1, &[100], |s, &len| s.alloc::<u8>(len).map(drop)).unwrap();
     assert!(freed.iter().all(Result::is_ok));
 
@@ -110,8 +110,13 @@ fn every_thread() {
     let paths: Vec<_> = (0..40).map(|i| folder.join(format!("{i}.ppm"))).collect();
     paths.iter().for_each(|path| std::fs::write(path, [&b"P6 20 10 255\n"[..], &[9; 600]].concat()).unwrap());
     for read in [read_ppm, upload_ppm] {
-        let options =
-            Options { batch: 2, threads: 1, upload: Upload::Streams, upload_streams: 1, ..Options::default() };
+        let options = LoaderOptions {
+            batch_size: 2,
+            decode_threads: 1,
+            upload: UploadMode::Streams,
+            upload_streams: 1,
+            ..LoaderOptions::default()
+        };
         let mut images = 0;
         for batch in Loader::new(gpu, Source::files(&paths, read), options).unwrap() {
             images += batch.unwrap().synchronize().unwrap().len();
@@ -261,7 +266,7 @@ fn every_thread_is_beside_captures_or_has_a_reason() {
         ("loader/src/staging.rs", 2, 1),      // a pool, and its threads
         ("jpeg/src/plan.rs", 1, 0),           // they read bytes of files that are in memory
         ("collective/src/link/tcp.rs", 2, 0), // they use sockets
-        ("collective/src/member.rs", 1, 1),
+        ("collective/src/rank_handle.rs", 1, 1),
         ("collective/src/nccl/mod.rs", 2, 2),
         ("collective/src/store/server.rs", 2, 0), // they use sockets
     ];

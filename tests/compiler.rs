@@ -1,5 +1,5 @@
-//! Tests that need a Rust compiler: programs that must not compile, and their twins, and drivers and tools of the tests'
-//! own.
+//! Tests that need a Rust compiler: programs that must not compile, and their twins, and drivers
+//! and tools of the tests' own.
 
 mod captures;
 mod failing_driver;

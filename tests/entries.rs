@@ -1,5 +1,5 @@
-//! Which entry of a crate's PTX a launcher reaches, and how arguments arrive there. This crate has PTX, which that of the
-//! other tests has not.
+//! Which entry of a crate's PTX a launcher reaches, and how arguments arrive there. This crate has
+//! PTX, which that of the other tests has not.
 
 mod identity;
 mod launches;

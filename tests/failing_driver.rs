@@ -1,5 +1,5 @@
-//! A GPU that cannot be opened is reported: `Device::best` takes the CPU device and logs why, unless the machine has
-//! no GPU. The drivers that fail are the test's own.
+//! A GPU that cannot be opened is reported: `Device::best` takes the CPU device and logs why,
+//! unless the machine has no GPU. The drivers that fail are the test's own.
 #![cfg(target_os = "linux")]
 
 use std::sync::Mutex;

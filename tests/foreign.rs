@@ -40,18 +40,18 @@ fn each_side_waits_for_the_other() {
                 let back = theirs.enter(|s| {
                     assert_eq!(s.device(), theirs.device());
                     assert_eq!(s.is_foreign(), device.kind() == DeviceKind::Cuda && !ours.is_foreign(), "{name}");
-                    let mut x = ours.hand(x, s).unwrap();
+                    let mut x = ours.hand_off(x, s).unwrap();
                     second.hold(s);
                     // It would write 5 before the fill with 1 if it did not wait.
                     let reached = s.record(()).unwrap();
-                    assert!(!reached.is_ready().unwrap(), "{device}, {name}");
+                    assert!(!reached.is_complete().unwrap(), "{device}, {name}");
                     s.fill(x.slice_mut(..50).unwrap(), 5).unwrap();
-                    s.hand(x, ours).unwrap()
+                    s.hand_off(x, ours).unwrap()
                 });
                 ours.copy_to_host(&back, &mut host).unwrap();
                 let host = ours.record(host).unwrap();
                 first.open();
-                assert!(!host.is_ready().unwrap(), "{device}, {name}: ours did not wait for theirs");
+                assert!(!host.is_complete().unwrap(), "{device}, {name}: ours did not wait for theirs");
                 second.open();
                 let host = host.synchronize().unwrap();
                 assert_eq!((&host[..50], &host[50..]), (&[5; 50][..], &[1; 50][..]), "{device}, {name}");

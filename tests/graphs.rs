@@ -16,15 +16,15 @@ use testkit::devices::{alone_on, devices, everywhere, everywhere_and_seeded, rep
 use testkit::gate::Gate;
 use thalweg::simt::host::LaunchError;
 use thalweg::{
-    AnyStream, Brand, Device, DeviceBuffer, DeviceKind, Error, Graph, Lane, LiveBrand, On, PinnedBuffer, PinnedPool,
-    Resource, Stream, kernel, stream_tags,
+    AnyStream, Brand, Device, DeviceBuffer, DeviceKind, Error, Graph, LiveBrand, On, PinnedBuffer, PinnedPool,
+    Resource, Scoped, Stream, kernel, stream_tags,
 };
-use thalweg_vision::kernels::{Batch, RelevanceMut, relevance};
+use thalweg_vision::kernels::{BatchTable, RelevanceMut, relevance};
 
 // --- helpers -------------------------------------------------------------------------------------
 
 /// Runs `check` on two streams of `device`.
-fn lanes<T>(device: Device, check: impl for<'a, 'b> FnOnce(Stream<Lane<'a>>, Stream<Lane<'b>>) -> T) -> T {
+fn lanes<T>(device: Device, check: impl for<'a, 'b> FnOnce(Stream<Scoped<'a>>, Stream<Scoped<'b>>) -> T) -> T {
     let [a, b] = [(); 2].map(|()| AnyStream::new(device).unwrap());
     a.enter(|&a| b.enter(|&b| check(a, b)))
 }
@@ -162,7 +162,7 @@ fn step<S: Brand>(s: &Stream<S>, frame: &mut FrameOn<S>, (what, i, j, v): Op) ->
             let [entropy, salience, out, _] = &mut frame.device[..] else { unreachable!() };
             // The kernel does not read the table if there is only one image.
             let (n, table) = (n as u32, frame.planes.slice(..8)?.cast());
-            let batch = Batch { images: 1, patches: n, largest: n, table };
+            let batch = BatchTable { images: 1, patches: n, largest: n, table };
             let out = RelevanceMut { salience, relevance: out };
             relevance(s, &batch, f32::from(v) / 256.0, [0.5, 0.5], &frame.planes, entropy, out)
         }
@@ -218,7 +218,7 @@ fn compare(device: Device, len: usize, program: &[Op], rounds: &[(u8, u8)]) -> R
                 for _ in 1..times {
                     frame = b.replay(&mut graph, frame)?;
                 }
-                contents(&a, a.replay(&mut graph, b.hand(frame, &a)?)?)?
+                contents(&a, a.replay(&mut graph, b.hand_off(frame, &a)?)?)?
             };
             assert_eq!(replayed.0, want.0, "{device}");
         }
@@ -300,7 +300,7 @@ fn a_replay_has_its_place_in_the_stream() {
             a.fill(&mut x.0, 5).unwrap();
             let mut x = a.replay(&mut graph, x).unwrap();
             a.fill(&mut x.0, 6).unwrap();
-            let x = b.replay(&mut graph, a.hand(x, &b).unwrap()).unwrap();
+            let x = b.replay(&mut graph, a.hand_off(x, &b).unwrap()).unwrap();
             assert_eq!(look(b, x), (vec![2; 1000], vec![6; 1000]));
         });
     });
@@ -318,8 +318,8 @@ fn a_replay_waits_behind_its_stream_and_not_in_the_call() {
             gate.hold(&a);
             let x = at_once(&gate, || {
                 let x = a.replay(&mut graph, x).unwrap();
-                let x = b.replay(&mut graph, a.hand(x, &b).unwrap()).unwrap();
-                assert!(!b.is_done().unwrap());
+                let x = b.replay(&mut graph, a.hand_off(x, &b).unwrap()).unwrap();
+                assert!(!b.is_complete().unwrap());
                 x
             });
             gate.open();
@@ -349,7 +349,7 @@ fn another_bundle_is_refused_and_comes_back() {
             }
             // A piece of the memory that begins at the same place.
             let (x, host) = first;
-            let mut pieces = x.split(2).unwrap();
+            let mut pieces = x.split_even(2).unwrap();
             let second = pieces.pop().unwrap();
             let (x, host) = refused(a.replay(&mut graph, (pieces.pop().unwrap(), host)).unwrap_err(), 0);
             let x = On::<_, DeviceBuffer<u32>>::join(vec![x, second]).unwrap();
@@ -570,14 +570,16 @@ fn a_graph_does_not_run_on_memory_in_the_place_of_its_own() {
         let (salience, rest) = y.split_at_mut(PATCHES)?;
         let (n, out) = (PATCHES as u32, rest.slice_mut(..PATCHES)?);
         let (table, planes) = (z.slice(..8)?.cast(), z.slice(..PLANES * PATCHES)?);
-        let batch = Batch { images: 1, patches: n, largest: n, table };
+        let batch = BatchTable { images: 1, patches: n, largest: n, table };
         let out = RelevanceMut { salience, relevance: out };
         relevance(s, &batch, 0.5, [0.5, 0.5], planes, x.slice(..PATCHES)?, out)?;
         s.copy_to_host(y, host)
     }
 
     fn host<S: LiveBrand>(s: Stream<S>, host: On<S, PinnedBuffer<f32>>) -> Vec<u32> {
-        host.idle().map(|host| host.iter().map(|v| v.to_bits()).collect()).unwrap_or_else(|e| panic!("{s:?}: {e}"))
+        host.synchronize()
+            .map(|host| host.iter().map(|v| v.to_bits()).collect())
+            .unwrap_or_else(|e| panic!("{s:?}: {e}"))
     }
 
     everywhere(|device| {
@@ -621,7 +623,7 @@ fn a_graph_does_not_run_on_memory_in_the_place_of_its_own() {
                 refused(returned.error, 3);
                 let (x, y, z, other) = returned.value;
                 bundle = (x, y, z);
-                kept.push(other.idle().unwrap());
+                kept.push(other.synchronize().unwrap());
                 if reused[0] {
                     break;
                 }
@@ -663,7 +665,7 @@ fn an_address_and_a_length_are_not_an_allocation() {
             let mut x = a.alloc::<u32>(1000).unwrap();
             a.fill(&mut x, 1).unwrap();
             let (mut graph, x) = a.capture(x, |s, x| s.fill(x, 2)).unwrap();
-            let idle = x.idle().unwrap();
+            let idle = x.synchronize().unwrap();
             let address = idle.device_ptr();
             std::mem::forget(idle);
             // SAFETY: `alloc` above made this memory on this device, with 1000 elements. Its only
@@ -708,7 +710,7 @@ fn a_graph_of_another_device_is_refused() {
             // device.
             let host = a.bind(here.pinned_from(&[0u32; 10]).unwrap()).unwrap();
             let (mut graph, host) = a.capture(host, |_, _| Ok(())).unwrap();
-            let returned = b.replay(&mut graph, a.hand(host, &b).unwrap()).unwrap_err();
+            let returned = b.replay(&mut graph, a.hand_off(host, &b).unwrap()).unwrap_err();
             assert!(matches!(returned.error, Error::DeviceMismatch { .. }), "{}", returned.error);
             let (mut graph, _) = download_and_set(a, pair(a, 10, 1), 2);
             let returned = b.replay(&mut graph, pair(b, 10, 1)).unwrap_err();
@@ -758,7 +760,7 @@ fn a_launch_that_its_declaration_rules_out_fails_at_the_capture() {
                 .capture(frame, |s, frame| {
                     let [entropy, salience, out, _] = &mut frame.device[..] else { unreachable!() };
                     let table = frame.planes.slice(..8)?.cast();
-                    let batch = Batch { images: 1, patches: 63, largest: 63, table };
+                    let batch = BatchTable { images: 1, patches: 63, largest: 63, table };
                     let out = RelevanceMut { salience, relevance: out };
                     relevance(s, &batch, 0.5, [0.5, 0.5], &frame.planes, entropy, out)
                 })

@@ -1,6 +1,6 @@
-//! What kernels of users take and how they are written: numbers of every kind by value, constants in
-//! the clauses, and threads that index buffers by their own `u32`. On a GPU the kernel runs from PTX
-//! that thalweg-ptx-builder made of this declaration.
+//! What kernels of users take and how they are written: numbers of every kind by value, constants
+//! in the clauses, and threads that index buffers by their own `u32`. On a GPU the kernel runs from
+//! PTX that thalweg-ptx-builder made of this declaration.
 
 use testkit::devices::devices;
 use thalweg::{Error, kernel};
@@ -8,8 +8,8 @@ use thalweg::{Error, kernel};
 const BLOCK: u32 = 32;
 
 kernel! {
-    /// Writes `value` and `n` to each other element, beginning with the second one if `odd`, and 7 to
-    /// the others. If `reverse`, it counts from the end.
+    /// Writes `value` and `n` to each other element, beginning with the second one if `odd`, and 7
+    /// to the others. If `reverse`, it counts from the end.
     unsafe fn comb(cx: impl Simt, n: usize, odd: bool, value: u8, reverse: bool, x: Out<u64>)
     require { x.len() == n, value > 0 || !odd }
     grid(n.div_ceil(BLOCK)) block(BLOCK)
@@ -51,8 +51,8 @@ fn truth_values_and_sizes_arrive_as_they_were_given() {
     }
 }
 
-/// The page for a first kernel shows the files of `examples/user-kernel`, with the paths of a package
-/// beside a checkout of thalweg.
+/// The page for a first kernel shows the files of `examples/user-kernel`, with the paths of a
+/// package beside a checkout of thalweg.
 #[test]
 fn the_page_for_a_first_kernel_shows_the_example() {
     let page = include_str!("../docs/first-kernel.md");

@@ -1,6 +1,6 @@
-//! Tests of the messages: the events of a program's life are logged, each once and under its target,
-//! and what runs many times logs nothing. A process has one logger, which hears everything: each test has a process of
-//! its own.
+//! Tests of the messages: the events of a program's life are logged, each once and under its
+//! target, and what runs many times logs nothing. A process has one logger, which hears everything:
+//! each test has a process of its own.
 
 use std::sync::Mutex;
 
@@ -8,7 +8,7 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use testkit::devices::devices;
 use testkit::process::own_process;
 use thalweg::{AnyStream, Device, DeviceKind, Error, ForeignStream, PerThread, PinnedPool, Stream, stream_tags};
-use thalweg_vision::{Image, Params, Pipeline, kernels};
+use thalweg_vision::{Image, Pipeline, TokenParams, kernels};
 
 stream_tags!(Logger, Tagged, Scoped);
 
@@ -69,12 +69,12 @@ fn the_events_of_life_are_logged_once() {
     logs(&[("thalweg::device", "opened cpu:", " MiB")], || Device::seeded_cpu(1).unwrap());
     logs(&[], Device::cpu).unwrap(); // it is open
 
-    let made = ("thalweg::stream", "stream ", " is for a lane, with priority 0");
+    let made = ("thalweg::stream", "stream ", " is for a scoped stream, with priority 0");
     let lane = logs(&[made], || AnyStream::new(device).unwrap());
     drop(lane);
     let lane = logs(&[], || AnyStream::new(device).unwrap()); // the parked one
-    // Another lane is in use, so the first use by this thread makes one. The logger uses the thread's
-    // lane of another device meanwhile.
+    // Another lane is in use, so the first use by this thread makes one. The logger uses the
+    // thread's lane of another device meanwhile.
     logs(&[made], || device.per_thread(|_| ()).unwrap());
     logs(&[], || device.per_thread(|_| ()).unwrap());
     let tagged = format!("of {device} is for {}", std::any::type_name::<Tagged>());
@@ -110,8 +110,8 @@ fn the_events_of_life_are_logged_once() {
     });
 }
 
-/// Runs a kernel of thalweg-vision. A GPU loads the module at the first call in the process, and logs
-/// it then.
+/// Runs a kernel of thalweg-vision. A GPU loads the module at the first call in the process, and
+/// logs it then.
 fn load_module(device: Device) {
     static LOADED: Mutex<Vec<Device>> = Mutex::new(Vec::new());
     let ((), logged) = messages(|| {
@@ -137,14 +137,14 @@ fn a_pipeline_and_a_module_are_logged() {
     for &device in devices() {
         load_module(device);
         let image = || vec![Image::new(64, 64, vec![7; 64 * 64 * 3]).unwrap()];
-        let params = Params { budget: 500, ..Params::default() };
+        let params = TokenParams { budget: 500, ..TokenParams::default() };
         let (pipeline, logged) = messages(|| {
             let pipeline = Pipeline::new(device, params).unwrap();
             assert!(pipeline.run(&image()).iter().all(Result::is_ok));
             pipeline
         });
         let of = |target: &str, text: &str| logged.iter().filter(|(t, m)| t == target && m.contains(text)).count();
-        let made = format!("a pipeline for {device}: Params {{");
+        let made = format!("a pipeline for {device}: TokenParams {{");
         assert_eq!(of("thalweg_vision::pipeline", &made), 1, "{logged:#?}");
         let slot = format!("a slot of {device} got memory for images of [[64, 64]]");
         assert_eq!(of("thalweg_vision::pipeline", &slot), 1, "{logged:#?}");
@@ -183,7 +183,7 @@ fn the_hot_path_logs_nothing() {
                 };
                 let mut free = Some(a.alloc::<u8>(77).unwrap());
                 let mut transitions = || {
-                    let y = a.hand(free.take().unwrap(), b).unwrap();
+                    let y = a.hand_off(free.take().unwrap(), b).unwrap();
                     let event = b.record(y).unwrap();
                     let y = a.wait(event).unwrap();
                     let shared = a.share(y).unwrap();

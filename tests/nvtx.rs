@@ -41,7 +41,7 @@ fn spans() -> Result<()> {
             let failed: Result<()> =
                 timeline.span(s, Activity::Copy, "fails", || Err(Error::Kernel("on purpose".into())));
             assert!(failed.is_err());
-            Timeline::off().span(s, Activity::Compute, "nobody listens", || s.fill(&mut x, 3))?;
+            Timeline::disabled().span(s, Activity::Compute, "nobody listens", || s.fill(&mut x, 3))?;
             timeline.wait("main", "wait", || s.synchronize())
         })?;
         timeline.finish()?;
@@ -71,7 +71,7 @@ fn a_tool_hears_every_span() {
 
     let one = ["push allocate", "pop", "push outer", "push first fill", "pop", "push second fill", "pop", "pop"];
     let one = one.into_iter().chain(["push fails", "pop", "push wait", "pop"]);
-    let want: Vec<_> = ["initialised"].into_iter().chain(devices().iter().flat_map(|_| one.clone())).collect();
+    let want: Vec<_> = ["initialized"].into_iter().chain(devices().iter().flat_map(|_| one.clone())).collect();
     let heard = run(&tool(&folder)).unwrap_or_else(|e| panic!("the tool was not loaded: {e}"));
     assert_eq!(heard.lines().collect::<Vec<_>>(), want);
     std::fs::remove_dir_all(folder).unwrap();

@@ -11,12 +11,12 @@ use proptest::test_runner::{TestCaseError, TestRunner};
 use testkit::devices::alone;
 use testkit::process::again;
 use thalweg::overlap::{
-    Chunks, Frame, Order, StageTimes, choose, double_buffer, grouped, interleaved, measure, pageable,
-    producer_consumer, serial, stages, three_stream,
+    ChunkOrder, Chunks, FrameSlot, StageTimes, choose, double_buffer, grouped, interleaved, measure_stages,
+    producer_consumer, serial, serial_pageable, stages, three_stream,
 };
 use thalweg::{
-    Activity, AnyStream, Device, DeviceBuffer, DeviceSlice, Error, Event, Lane, PinnedBuffer, PinnedPool, Resource,
-    Result, Stream, Timeline,
+    Activity, AnyStream, Device, DeviceBuffer, DeviceSlice, Error, Event, PinnedBuffer, PinnedPool, Resource, Result,
+    Scoped, Stream, Timeline,
 };
 use thalweg_vision::kernels;
 
@@ -33,9 +33,9 @@ fn bytes(device: Device, len: usize, seed: u64) -> PinnedBuffer<u8> {
 }
 
 fn entropies<'l>(
-    s: &Stream<Lane<'l>>,
-    x: &DeviceSlice<Lane<'l>, u8>,
-    y: &mut DeviceSlice<Lane<'l>, f32>,
+    s: &Stream<Scoped<'l>>,
+    x: &DeviceSlice<Scoped<'l>, u8>,
+    y: &mut DeviceSlice<Scoped<'l>, f32>,
 ) -> Result<()> {
     for i in 0..x.len() / ITEM[0] {
         let (x, y) = (x.slice(i * ITEM[0]..(i + 1) * ITEM[0])?, y.slice_mut(i * ITEM[1]..(i + 1) * ITEM[1])?);
@@ -71,9 +71,9 @@ fn streams(device: Device, n: usize) -> Vec<AnyStream> {
 #[test]
 fn chunked_patterns_equal_serial() {
     let _alone = alone();
-    let off = Timeline::off();
-    // A case is the number of items, chunks and lanes, and a seed. Cases include no items, fewer
-    // items than chunks, chunks of unequal sizes, and one chunk.
+    let off = Timeline::disabled();
+    // A case is the number of items, chunks and scoped streams, and a seed. Cases include no items,
+    // fewer items than chunks, chunks of unequal sizes, and one chunk.
     let cases = (0..40usize, 1..60usize, 1..7usize, any::<u64>());
     on_every_device(60, cases, |device, (items, chunks, lanes, seed)| {
         let lanes = streams(device, lanes);
@@ -87,13 +87,13 @@ fn chunked_patterns_equal_serial() {
         let want = bits(&want);
         let (input, got) = serial(&lanes[0], input, chunks, entropies, &off).unwrap();
         prop_assert_eq!(bits(&got), &want[..], "serial");
-        let got = pageable(&lanes[0], &data, chunks, entropies, &off).unwrap();
+        let got = serial_pageable(&lanes[0], &data, chunks, entropies, &off).unwrap();
         prop_assert_eq!(bits(&got), &want[..], "pageable");
         let (input, got) = interleaved(&lanes, input, chunks, entropies, &off).unwrap();
         prop_assert_eq!(bits(&got), &want[..], "interleaved");
         let (input, got) = grouped(&lanes, input, chunks, entropies, &off).unwrap();
         prop_assert_eq!(bits(&got), &want[..], "grouped");
-        let (times, input) = measure(&lanes[0], input, chunks, entropies).unwrap();
+        let (times, input) = measure_stages(&lanes[0], input, chunks, entropies).unwrap();
         let choice = choose(device, 4, lanes.len(), times);
         let (input, got) = choice.run(&lanes, input, chunks, entropies, &off).unwrap();
         prop_assert_eq!(bits(&got), &want[..], "{}", choice);
@@ -105,7 +105,7 @@ fn chunked_patterns_equal_serial() {
 #[test]
 fn chunks_of_elements() {
     let _alone = alone();
-    let off = Timeline::off();
+    let off = Timeline::disabled();
     on_every_device(40, (0..300usize, 1..400usize, 1..6usize), |device, (len, chunks, lanes)| {
         let lanes = streams(device, lanes);
         let input = bytes(device, len, len as u64);
@@ -131,8 +131,8 @@ fn the_choice_depends_on_the_copy_engines() {
         let want = match device.copy_engines() {
             // In interleaved order each download holds up the next upload. In grouped order the
             // copies follow one another without a gap.
-            1 => (Order::Grouped, 8 * 3 * step, 8 * 2 * step),
-            _ => (Order::Interleaved, (8 + 2) * step, (8 + 2) * step),
+            1 => (ChunkOrder::Grouped, 8 * 3 * step, 8 * 2 * step),
+            _ => (ChunkOrder::Interleaved, (8 + 2) * step, (8 + 2) * step),
         };
         assert_eq!((choice.order, choice.interleaved, choice.grouped), want, "{device}: {choice}");
     };
@@ -153,7 +153,7 @@ fn the_choice_depends_on_the_copy_engines() {
 #[test]
 fn what_cannot_be_cut_is_an_error() {
     let _alone = alone();
-    let (device, off) = (Device::cpu().unwrap(), Timeline::off());
+    let (device, off) = (Device::cpu().unwrap(), Timeline::disabled());
     let lanes = streams(device, 2);
     let run = |lanes: &[AnyStream], len, chunks| {
         let a =
@@ -184,7 +184,7 @@ fn reference(device: Device, frame: &PinnedBuffer<u8>) -> Vec<u32> {
     let input = device.pinned_from(frame).unwrap();
     let chunks = Chunks::of_items(1, ITEM[0], ITEM[1]);
     let lane = AnyStream::new(device).unwrap();
-    bits(&serial(&lane, input, chunks, entropies, &Timeline::off()).unwrap().1)
+    bits(&serial(&lane, input, chunks, entropies, &Timeline::disabled()).unwrap().1)
 }
 
 #[test]
@@ -194,19 +194,19 @@ fn double_buffer_equals_serial() {
         let images: Vec<_> = (0..frames).map(|n| bytes(device, ITEM[0], seed ^ n as u64)).collect();
         let [a, b, c] = [(); 3].map(|()| AnyStream::new(device).unwrap());
         let mut got = Vec::new();
-        let slots = (0..depth).map(|_| Frame::new(device, ITEM[0], ITEM[1]).unwrap()).collect();
-        let load = |n: usize, slot: &mut Frame<u8, f32>| {
+        let slots = (0..depth).map(|_| FrameSlot::new(device, ITEM[0], ITEM[1]).unwrap()).collect();
+        let load = |n: usize, slot: &mut FrameSlot<u8, f32>| {
             let Some(image) = images.get(n) else { return Ok(false) };
             slot.input.copy_from_slice(image);
             Ok(true)
         };
-        let take = |n: usize, slot: &mut Frame<u8, f32>| {
+        let take = |n: usize, slot: &mut FrameSlot<u8, f32>| {
             assert_eq!(n, got.len());
             got.push(bits(&slot.output));
             Ok(())
         };
         let slots = a.enter(|a| {
-            b.enter(|b| c.enter(|c| double_buffer((a, b, c), slots, load, entropies, take, &Timeline::off())))
+            b.enter(|b| c.enter(|c| double_buffer((a, b, c), slots, load, entropies, take, &Timeline::disabled())))
         });
         prop_assert_eq!(slots.unwrap().len(), depth);
         let want: Vec<_> = images.iter().map(|image| reference(device, image)).collect();
@@ -229,8 +229,8 @@ impl Slot {
     fn new(device: Device) -> Self {
         let (rgb, results) = (device.pinned(ITEM[0]).unwrap(), device.pinned(ITEM[1]).unwrap());
         AnyStream::new(device).unwrap().enter(|s| {
-            let bytes = || s.alloc::<u8>(ITEM[0]).unwrap().idle().unwrap();
-            let entropy = s.alloc(ITEM[1]).unwrap().idle().unwrap();
+            let bytes = || s.alloc::<u8>(ITEM[0]).unwrap().synchronize().unwrap();
+            let entropy = s.alloc(ITEM[1]).unwrap().synchronize().unwrap();
             Self { rgb, image: bytes(), copy: bytes(), entropy, results }
         })
     }
@@ -243,7 +243,7 @@ fn three_stream_equals_serial_on_four_streams_and_on_one() {
         let images: Vec<_> = (0..count).map(|n| bytes(device, ITEM[0], seed ^ n as u64)).collect();
         let want: Vec<_> = images.iter().map(|image| reference(device, image)).collect();
         fn run<'s, 'a, 'b, 'c>(
-            streams: (&Stream<Lane<'s>>, &Stream<Lane<'a>>, &Stream<Lane<'b>>, &Stream<Lane<'c>>),
+            streams: (&Stream<Scoped<'s>>, &Stream<Scoped<'a>>, &Stream<Scoped<'b>>, &Stream<Scoped<'c>>),
             depth: usize,
             images: &[PinnedBuffer<u8>],
         ) -> Vec<Vec<u32>> {
@@ -260,12 +260,14 @@ fn three_stream_equals_serial_on_four_streams_and_on_one() {
                 Ok(())
             };
             let steps = (
-                |s: &Stream<Lane<'s>>, slot: &mut SlotOn<Lane<'s>>| s.copy_to_device(&slot.rgb, &mut slot.image),
-                |s: &Stream<Lane<'a>>, slot: &mut SlotOn<Lane<'a>>| s.copy(&slot.image, &mut slot.copy),
-                |s: &Stream<Lane<'b>>, slot: &mut SlotOn<Lane<'b>>| entropies(s, &slot.copy, &mut slot.entropy),
-                |s: &Stream<Lane<'c>>, slot: &mut SlotOn<Lane<'c>>| s.copy_to_host(&slot.entropy, &mut slot.results),
+                |s: &Stream<Scoped<'s>>, slot: &mut SlotOn<Scoped<'s>>| s.copy_to_device(&slot.rgb, &mut slot.image),
+                |s: &Stream<Scoped<'a>>, slot: &mut SlotOn<Scoped<'a>>| s.copy(&slot.image, &mut slot.copy),
+                |s: &Stream<Scoped<'b>>, slot: &mut SlotOn<Scoped<'b>>| entropies(s, &slot.copy, &mut slot.entropy),
+                |s: &Stream<Scoped<'c>>, slot: &mut SlotOn<Scoped<'c>>| {
+                    s.copy_to_host(&slot.entropy, &mut slot.results)
+                },
             );
-            assert_eq!(three_stream(streams, slots, load, steps, take, &Timeline::off()).unwrap().len(), depth);
+            assert_eq!(three_stream(streams, slots, load, steps, take, &Timeline::disabled()).unwrap().len(), depth);
             got
         }
         let [s, a, b, c] = [(); 4].map(|()| AnyStream::new(device).unwrap());
@@ -277,15 +279,15 @@ fn three_stream_equals_serial_on_four_streams_and_on_one() {
     });
 }
 
-/// Any number of stages, on streams of their own or on one, with a stage on the host: each adds a byte to
-/// every image. A stage that fails ends the run after the items before it.
+/// Any number of stages, on streams of their own or on one, with a stage on the host: each adds a
+/// byte to every image. A stage that fails ends the run after the items before it.
 #[test]
 fn stages_equal_serial_whatever_their_number_and_fail_at_their_item() {
     let _alone = alone();
     let counts = (0..6usize, 0..12usize, 1..5usize, any::<bool>(), prop::option::of(0..12usize));
     on_every_device(40, counts, |device, (depth, items, count, apart, fails)| {
         let lanes = [(); 6].map(|()| AnyStream::new(device).unwrap());
-        let slot = || (device.pinned::<u8>(8).unwrap(), lanes[0].enter(|s| s.alloc::<u8>(8)?.idle()).unwrap());
+        let slot = || (device.pinned::<u8>(8).unwrap(), lanes[0].enter(|s| s.alloc::<u8>(8)?.synchronize()).unwrap());
         let mut slots: VecDeque<_> = (0..count).map(|_| Event::ready(slot())).collect();
         let seen = RefCell::new(Vec::new());
         let mut chain = stages::<_, Error>(&mut slots)
@@ -293,11 +295,11 @@ fn stages_equal_serial_whatever_their_number_and_fail_at_their_item() {
                 slot.0.fill(n as u8);
                 Ok(())
             })
-            .any(&lanes[0], Activity::Upload, |s, _, slot| s.copy_to_device(&slot.0, &mut slot.1))
+            .step_on_any(&lanes[0], Activity::Upload, |s, _, slot| s.copy_to_device(&slot.0, &mut slot.1))
             .boxed();
         for k in 0..depth {
             let lane = &lanes[if apart { k } else { 0 }];
-            let add = chain.any(lane, Activity::Compute, move |s, n, slot| {
+            let add = chain.step_on_any(lane, Activity::Compute, move |s, n, slot| {
                 if fails == Some(n) && k + 1 == depth {
                     return Err(Error::TooLarge { elements: n, size: 0 });
                 }
@@ -306,12 +308,12 @@ fn stages_equal_serial_whatever_their_number_and_fail_at_their_item() {
             chain = add.boxed();
         }
         let ended = chain
-            .any(&lanes[5], Activity::Download, |s, _, slot| s.copy_to_host(&slot.1, &mut slot.0))
+            .step_on_any(&lanes[5], Activity::Download, |s, _, slot| s.copy_to_host(&slot.1, &mut slot.0))
             .host(|n, slot| {
                 seen.borrow_mut().push((n, slot.0.to_vec()));
                 Ok(())
             })
-            .run(0..items, &Timeline::off());
+            .run(0..items, &Timeline::disabled());
         let failed = fails.filter(|&n| n < items && depth > 0);
         prop_assert_eq!(ended.is_err(), failed.is_some());
         prop_assert_eq!(slots.len(), count - usize::from(failed.is_some()));
@@ -327,8 +329,8 @@ fn stages_equal_serial_whatever_their_number_and_fail_at_their_item() {
 #[test]
 fn no_slots_for_stages_are_an_error() {
     let mut slots = VecDeque::<Event<DeviceBuffer<u8>>>::new();
-    assert!(stages::<_, Error>(&mut slots).run(0..1, &Timeline::off()).is_err());
-    stages::<_, Error>(&mut slots).run(0..0, &Timeline::off()).unwrap();
+    assert!(stages::<_, Error>(&mut slots).run(0..1, &Timeline::disabled()).is_err());
+    stages::<_, Error>(&mut slots).run(0..0, &Timeline::disabled()).unwrap();
 }
 
 #[test]
@@ -354,7 +356,7 @@ fn producer_consumer_equals_serial() {
                         entropies(s, slot, y)?;
                         s.copy_to_host(y, host)
                     },
-                    &Timeline::off(),
+                    &Timeline::disabled(),
                 )
                 .unwrap();
                 assert_eq!((slots.len(), handoffs.events), (depth, 2 * count));
@@ -402,7 +404,7 @@ fn nothing_is_lost(device: Device, test: impl FnOnce(&PinnedPool)) {
 #[test]
 fn a_step_that_fails_loses_nothing() {
     let _alone = alone();
-    let off = &Timeline::off();
+    let off = &Timeline::disabled();
     let device = Device::new_cpu().unwrap();
     let lanes = &streams(device, 3);
     let chunks = Chunks::of_items(7, ITEM[0], ITEM[1]);
@@ -424,13 +426,14 @@ fn a_step_that_fails_loses_nothing() {
             lanes[0].enter(|a| {
                 lanes[1].enter(|b| {
                     lanes[2].enter(|c| {
-                        let mut slots: Vec<_> = (0..3).map(|_| Frame::new(device, ITEM[0], ITEM[1]).unwrap()).collect();
+                        let mut slots: Vec<_> =
+                            (0..3).map(|_| FrameSlot::new(device, ITEM[0], ITEM[1]).unwrap()).collect();
                         for slot in &mut slots {
                             slot.input = pool.take(ITEM[0]).unwrap();
                             slot.input.fill(3);
                         }
                         let mut taken = 0;
-                        let take = |_, _: &mut Frame<u8, f32>| {
+                        let take = |_, _: &mut FrameSlot<u8, f32>| {
                             taken += 1;
                             Ok(())
                         };
@@ -454,7 +457,7 @@ fn a_step_that_fails_loses_nothing() {
 #[test]
 fn out_of_memory_half_way_is_an_error_that_passes() {
     let _alone = alone();
-    let off = &Timeline::off();
+    let off = &Timeline::disabled();
     let device = Device::new_cpu().unwrap();
     let lanes = streams(device, 3);
     let total = 64 * 4096;
@@ -467,7 +470,7 @@ fn out_of_memory_half_way_is_an_error_that_passes() {
         device.limit_memory(Some(total as u64 / 2));
         let failed = grouped::<u8, u8>(&lanes, filled(), Chunks::new(64), |s, x, y| s.copy(x, y), off);
         assert!(matches!(failed, Err(Error::OutOfMemory { .. })), "{failed:?}");
-        // Three lanes of one chunk each fit once the memory of the failed run is free.
+        // Three scoped streams of one chunk each fit once the memory of the failed run is free.
         let start = Instant::now();
         let (input, output) = loop {
             match interleaved::<u8, u8>(&lanes, filled(), Chunks::new(64), |s, x, y| s.copy(x, y), off) {
@@ -480,13 +483,14 @@ fn out_of_memory_half_way_is_an_error_that_passes() {
     });
 }
 
-/// Runs `test` on three lanes of a new device, with slots that are made before it starts.
-fn with_slots(depth: usize, test: impl for<'l> Fn(Device, [&Stream<Lane<'l>>; 3], Vec<Frame<u8, f32>>)) {
+/// Runs `test` on three scoped streams of a new device, with slots that are made before it starts.
+fn with_slots(depth: usize, test: impl for<'l> Fn(Device, [&Stream<Scoped<'l>>; 3], Vec<FrameSlot<u8, f32>>)) {
     let device = Device::new_cpu().unwrap();
     let lane = AnyStream::new(device).unwrap();
-    // One lane is passed three times, because the closure takes three lanes of one type.
+    // One scoped stream is passed three times, because the closure takes three scoped streams of
+    // one type.
     lane.enter(|s| {
-        let slots = (0..depth).map(|_| Frame::new(device, ITEM[0], ITEM[1]).unwrap()).collect();
+        let slots = (0..depth).map(|_| FrameSlot::new(device, ITEM[0], ITEM[1]).unwrap()).collect();
         test(device, [s; 3], slots);
     });
 }
@@ -496,43 +500,50 @@ fn frames_need_no_memory_of_their_own() {
     let _alone = alone();
     with_slots(3, |device, [a, b, c], mut slots| {
         slots.iter_mut().for_each(|slot| slot.input.fill(3));
-        let planes = b.alloc::<u8>(64).unwrap().idle().unwrap();
+        let planes = b.alloc::<u8>(64).unwrap().synchronize().unwrap();
         // The limit leaves not one free byte.
         device.limit_memory(Some(METERED));
         device.limit_memory(Some(METERED - device.free_memory().unwrap()));
         assert!(matches!(b.alloc::<u8>(1), Err(Error::OutOfMemory { .. })));
         let mut taken = 0;
-        let take = |_, _: &mut Frame<u8, f32>| {
+        let take = |_, _: &mut FrameSlot<u8, f32>| {
             taken += 1;
             Ok(())
         };
-        double_buffer((a, b, c), slots, |n, _| Ok(n < 20), entropies, take, &Timeline::off()).unwrap();
+        double_buffer((a, b, c), slots, |n, _| Ok(n < 20), entropies, take, &Timeline::disabled()).unwrap();
         assert_eq!(taken, 20);
-        producer_consumer((a, b), vec![planes], 20, |s, _, x| s.fill(x, 1), |s, _, x| s.fill(x, 2), &Timeline::off())
-            .unwrap();
+        producer_consumer(
+            (a, b),
+            vec![planes],
+            20,
+            |s, _, x| s.fill(x, 1),
+            |s, _, x| s.fill(x, 2),
+            &Timeline::disabled(),
+        )
+        .unwrap();
     });
 }
 
 #[test]
 fn what_was_under_way_is_taken_before_an_error_returns() {
     let _alone = alone();
-    let off = &Timeline::off();
+    let off = &Timeline::disabled();
     let purpose = || Error::Kernel("on purpose".into());
     for at in 0..6 {
         with_slots(3, |_, [a, b, c], slots| {
             let mut taken = Vec::new();
-            let take = |n, _: &mut Frame<u8, f32>| {
+            let take = |n, _: &mut FrameSlot<u8, f32>| {
                 taken.push(n);
                 Ok(())
             };
-            let load = |n, _: &mut Frame<u8, f32>| if n == at { Err(purpose()) } else { Ok(true) };
+            let load = |n, _: &mut FrameSlot<u8, f32>| if n == at { Err(purpose()) } else { Ok(true) };
             let failed = double_buffer((a, b, c), slots, load, |_, _, _| Ok(()), take, off);
             assert!(matches!(failed, Err(Error::Kernel(_))));
             assert_eq!(taken, (0..at).collect::<Vec<_>>());
         });
         with_slots(3, |_, [a, b, c], slots| {
             let mut calls = 0;
-            let take = |n, _: &mut Frame<u8, f32>| {
+            let take = |n, _: &mut FrameSlot<u8, f32>| {
                 calls += 1;
                 if n == at { Err(purpose()) } else { Ok(()) }
             };
@@ -542,9 +553,11 @@ fn what_was_under_way_is_taken_before_an_error_returns() {
         });
         with_slots(2, |device, [a, b, _], _| {
             nothing_is_lost(device, |_| {
-                let slots = vec![a.alloc::<u8>(4).unwrap().idle().unwrap(), a.alloc(4).unwrap().idle().unwrap()];
-                let consume =
-                    |s: &Stream<Lane<'_>>, n, _: &mut _| if n == at { Err(purpose()) } else { s.is_done().map(|_| ()) };
+                let slots =
+                    vec![a.alloc::<u8>(4).unwrap().synchronize().unwrap(), a.alloc(4).unwrap().synchronize().unwrap()];
+                let consume = |s: &Stream<Scoped<'_>>, n, _: &mut _| {
+                    if n == at { Err(purpose()) } else { s.is_complete().map(|_| ()) }
+                };
                 let failed = producer_consumer((a, b), slots, 20, |_, _, _| Ok(()), consume, off);
                 assert!(matches!(failed, Err(Error::Kernel(_))));
             });
@@ -564,7 +577,7 @@ fn a_timeline_shows_every_step_and_changes_nothing() {
         let lanes = streams(device, 3);
         let input = bytes(device, 20 * ITEM[0], 5);
         let chunks = Chunks::of_items(7, ITEM[0], ITEM[1]);
-        let (input, want) = serial(&lanes[0], input, chunks, entropies, &Timeline::off()).unwrap();
+        let (input, want) = serial(&lanes[0], input, chunks, entropies, &Timeline::disabled()).unwrap();
         let (input, a) = interleaved(&lanes, input, chunks, entropies, &timeline).unwrap();
         let (_, b) = grouped(&lanes, input, chunks, entropies, &timeline).unwrap();
         assert!(bits(&a) == bits(&want) && bits(&b) == bits(&want));

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use testkit::devices::{alone, devices};
 use testkit::gate::{Gate, guarded};
 use thalweg::overlap::{
-    Chunks, Frame, Order, Stage, double_buffer, graph_replay, grouped, interleaved, measure_priority, per_thread,
-    producer_consumer, query_poll, shared_read, stages, stream_pool, three_stream,
+    ChunkOrder, Chunks, FrameSlot, Stage, double_buffer, graph_replay, grouped, interleaved, measure_priority,
+    per_thread, producer_consumer, query_poll, shared_read, stages, stream_pool, three_stream,
 };
 use thalweg::{
-    Activity, AnyStream, Device, DeviceBuffer, DeviceSlice, Error, Event, Lane, On, PinnedBuffer, Resource, Result,
+    Activity, AnyStream, Device, DeviceBuffer, DeviceSlice, Error, Event, On, PinnedBuffer, Resource, Result, Scoped,
     Stream, StreamPool, Timeline,
 };
 
@@ -29,7 +29,7 @@ fn synchronize(stream: &AnyStream) -> Result<()> {
 
 /// Tells for each stream whether all its work is done.
 fn done(streams: &[AnyStream]) -> Vec<bool> {
-    streams.iter().map(|stream| stream.enter(|s| s.is_done()).unwrap()).collect()
+    streams.iter().map(|stream| stream.enter(|s| s.is_complete()).unwrap()).collect()
 }
 
 fn numbers(device: Device, len: usize) -> PinnedBuffer<u32> {
@@ -41,21 +41,21 @@ fn numbers(device: Device, len: usize) -> PinnedBuffer<u32> {
 const CHUNKS: usize = 9;
 
 fn run(
-    order: Order,
+    order: ChunkOrder,
     lanes: &[AnyStream],
     input: PinnedBuffer<u32>,
     stage: impl Stage<u32, u32>,
 ) -> (PinnedBuffer<u32>, PinnedBuffer<u32>) {
-    let (chunks, off) = (Chunks::new(CHUNKS), Timeline::off());
+    let (chunks, off) = (Chunks::new(CHUNKS), Timeline::disabled());
     let done = match order {
-        Order::Interleaved => interleaved(lanes, input, chunks, stage, &off),
-        Order::Grouped => grouped(lanes, input, chunks, stage, &off),
+        ChunkOrder::Interleaved => interleaved(lanes, input, chunks, stage, &off),
+        ChunkOrder::Grouped => grouped(lanes, input, chunks, stage, &off),
     };
     done.unwrap()
 }
 
 /// Runs chunks with a gate before all work of stream `held`. `stage` gets the number of the call.
-fn chunked(order: Order, held: usize, lanes: &[AnyStream], mut stage: impl FnMut(usize, &Gate) -> Result<()>) {
+fn chunked(order: ChunkOrder, held: usize, lanes: &[AnyStream], mut stage: impl FnMut(usize, &Gate) -> Result<()>) {
     let device = lanes[0].device();
     let input = numbers(device, 1000);
     // A first run allocates memory and does the other work of a first use, for which a device may
@@ -70,7 +70,7 @@ fn chunked(order: Order, held: usize, lanes: &[AnyStream], mut stage: impl FnMut
         if !kernels.contains(&held) {
             lanes[held].enter(|s| gate.hold(s));
         }
-        let mut call = |s: &Stream<Lane<'_>>| {
+        let mut call = |s: &Stream<Scoped<'_>>| {
             if calls == 0 && kernels.contains(&held) {
                 gate.hold(s);
             }
@@ -106,7 +106,7 @@ fn interleaved_chunks_overlap_and_the_host_goes_on() {
                 }
                 Ok(())
             };
-            chunked(Order::Interleaved, held, &lanes, stage);
+            chunked(ChunkOrder::Interleaved, held, &lanes, stage);
         }
         // Two of four streams run kernels. One goes on while the other is held.
         let lanes = streams(device, 4);
@@ -119,7 +119,7 @@ fn interleaved_chunks_overlap_and_the_host_goes_on() {
             }
             Ok(())
         };
-        chunked(Order::Interleaved, 1, &lanes, stage);
+        chunked(ChunkOrder::Interleaved, 1, &lanes, stage);
     }
 }
 
@@ -138,7 +138,7 @@ fn grouped_uploads_go_on_during_kernels_and_kernels_during_downloads() {
                 }
                 Ok(())
             };
-            chunked(Order::Grouped, held, &lanes, stage);
+            chunked(ChunkOrder::Grouped, held, &lanes, stage);
         }
         // All uploads come before the first kernel.
         let timeline = Timeline::new(device).unwrap();
@@ -170,9 +170,9 @@ fn double_buffered_frames_overlap_at_every_step() {
     for &device in devices() {
         let lanes = streams(device, 3);
         for held in 0..3 {
-            let slots = (0..3).map(|_| Frame::<u8, u8>::new(device, 64, 64).unwrap()).collect();
+            let slots = (0..3).map(|_| FrameSlot::<u8, u8>::new(device, 64, 64).unwrap()).collect();
             let gate = Gate::closed(device);
-            let load = |n: usize, slot: &mut Frame<u8, u8>| {
+            let load = |n: usize, slot: &mut FrameSlot<u8, u8>| {
                 if n == 2 {
                     // Frames 0 and 1 are under way.
                     lanes[..held].iter().try_for_each(synchronize)?;
@@ -183,7 +183,7 @@ fn double_buffered_frames_overlap_at_every_step() {
                 Ok(n < 6)
             };
             let mut taken = 0;
-            let take = |n: usize, slot: &mut Frame<u8, u8>| {
+            let take = |n: usize, slot: &mut FrameSlot<u8, u8>| {
                 assert_eq!(*slot.output, [n as u8; 64]);
                 taken += 1;
                 Ok(())
@@ -194,7 +194,7 @@ fn double_buffered_frames_overlap_at_every_step() {
                     lanes[1].enter(|b| {
                         lanes[2].enter(|c| {
                             let copy = |s: &Stream<_>, x: &DeviceSlice<_, u8>, y: &mut DeviceSlice<_, u8>| s.copy(x, y);
-                            double_buffer((a, b, c), slots, load, copy, take, &Timeline::off()).unwrap();
+                            double_buffer((a, b, c), slots, load, copy, take, &Timeline::disabled()).unwrap();
                         });
                     });
                 });
@@ -217,10 +217,10 @@ fn every_stage_of_three_stream_overlaps_the_others() {
     for &device in devices() {
         let lanes = streams(device, 4);
         for held in 0..4 {
-            let slot = |s: &Stream<Lane<'_>>| Slot {
+            let slot = |s: &Stream<Scoped<'_>>| Slot {
                 host: device.pinned(9).unwrap(),
-                a: s.alloc(9).unwrap().idle().unwrap(),
-                b: s.alloc(9).unwrap().idle().unwrap(),
+                a: s.alloc(9).unwrap().synchronize().unwrap(),
+                b: s.alloc(9).unwrap().synchronize().unwrap(),
             };
             let slots = (0..5).map(|_| lanes[0].enter(slot)).collect();
             let gate = Gate::closed(device);
@@ -255,7 +255,7 @@ fn every_stage_of_three_stream_overlaps_the_others() {
                                     |s: &Stream<_>, slot: &mut SlotOn<_>| s.copy_to_host(&slot.b, &mut slot.host),
                                 );
                                 let streams = (up, first, second, third);
-                                three_stream(streams, slots, load, steps, take, &Timeline::off()).unwrap();
+                                three_stream(streams, slots, load, steps, take, &Timeline::disabled()).unwrap();
                             });
                         });
                     });
@@ -277,7 +277,7 @@ fn a_producer_runs_ahead_and_a_consumer_goes_on_without_it() {
                 lanes[1].enter(|b| {
                     let slots = vec![numbers(device, 4), numbers(device, 4)];
                     let from = b.bind(numbers(device, ITEMS)).unwrap();
-                    let from = b.hand(from, a).unwrap();
+                    let from = b.hand_off(from, a).unwrap();
                     let mut seen = b.bind(device.pinned::<u32>(ITEMS).unwrap()).unwrap();
                     let mut x = a.alloc::<u32>(ITEMS).unwrap();
                     let mut y = b.alloc::<u32>(4).unwrap();
@@ -310,7 +310,7 @@ fn a_producer_runs_ahead_and_a_consumer_goes_on_without_it() {
                         Ok(())
                     };
                     guarded(&[&gate], || {
-                        producer_consumer((a, b), slots, ITEMS, produce, consume, &Timeline::off()).unwrap();
+                        producer_consumer((a, b), slots, ITEMS, produce, consume, &Timeline::disabled()).unwrap();
                     });
                     let seen = b.record(seen).unwrap().synchronize().unwrap();
                     assert_eq!(*seen, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
@@ -320,8 +320,8 @@ fn a_producer_runs_ahead_and_a_consumer_goes_on_without_it() {
     }
 }
 
-/// A stage behind the held one completes what it got before, and a stage before it goes on until no slot
-/// is free. The host waits for none.
+/// A stage behind the held one completes what it got before, and a stage before it goes on until no
+/// slot is free. The host waits for none.
 #[test]
 fn stages_overlap_and_the_host_goes_on() {
     let _alone = alone();
@@ -329,7 +329,7 @@ fn stages_overlap_and_the_host_goes_on() {
     for &device in devices() {
         let lanes = streams(device, 3);
         for held in 0..3 {
-            let slot = |s: &Stream<Lane<'_>>| Ok(vec![s.alloc::<u32>(9)?.idle()?, s.alloc(9)?.idle()?]);
+            let slot = |s: &Stream<Scoped<'_>>| Ok(vec![s.alloc::<u32>(9)?.synchronize()?, s.alloc(9)?.synchronize()?]);
             let slots = (0..4).map(|_| lanes[0].enter(slot).map(Event::ready));
             let mut slots = slots.collect::<Result<VecDeque<Event<Vec<DeviceBuffer<u32>>>>>>().unwrap();
             lanes[2].enter(|last| {
@@ -353,11 +353,11 @@ fn stages_overlap_and_the_host_goes_on() {
                     };
                     let at = std::cell::RefCell::new(&mut at);
                     stages::<_, Error>(&mut slots)
-                        .any(&lanes[0], Activity::Compute, |s, n, slot| {
+                        .step_on_any(&lanes[0], Activity::Compute, |s, n, slot| {
                             (at.borrow_mut())(0, n, &|| gate.hold(s))?;
                             s.fill(&mut slot[0], n as u32)
                         })
-                        .any(&lanes[1], Activity::Compute, |s, n, slot| {
+                        .step_on_any(&lanes[1], Activity::Compute, |s, n, slot| {
                             (at.borrow_mut())(1, n, &|| gate.hold(s))?;
                             let (x, y) = slot.split_at_mut(1);
                             s.copy(&x[0], &mut y[0])
@@ -366,7 +366,7 @@ fn stages_overlap_and_the_host_goes_on() {
                             (at.borrow_mut())(2, n, &|| gate.hold(s))?;
                             s.copy_to_host(&slot[1], &mut results[n])
                         })
-                        .run(0..ITEMS, &Timeline::off())
+                        .run(0..ITEMS, &Timeline::disabled())
                         .unwrap();
                 });
                 assert_eq!(slots.len(), 4);
@@ -380,7 +380,7 @@ fn stages_overlap_and_the_host_goes_on() {
 // --- many parts ----------------------------------------------------------------------------------
 
 /// Fills `x` and copies it to `host`.
-fn result<'l>(s: &Stream<Lane<'l>>, host: PinnedBuffer<u32>, value: u32) -> Result<Event<PinnedBuffer<u32>>> {
+fn result<'l>(s: &Stream<Scoped<'l>>, host: PinnedBuffer<u32>, value: u32) -> Result<Event<PinnedBuffer<u32>>> {
     let mut x = s.alloc(host.len())?;
     s.fill(&mut x, value)?;
     let mut host = s.bind(host)?;
@@ -445,7 +445,7 @@ fn readers_run_beside_one_that_stands_and_a_writer_waits_for_it() {
                 assert_eq!(*second.synchronize().unwrap(), [7; 100]);
                 let mut all = s.unshare(shared).unwrap();
                 s.fill(&mut all, 8).unwrap();
-                assert!(!first.is_ready().unwrap() && !s.is_done().unwrap(), "{device}");
+                assert!(!first.is_complete().unwrap() && !s.is_complete().unwrap(), "{device}");
                 gate.open();
                 assert_eq!(*first.synchronize().unwrap(), [7; 100]);
                 assert_eq!(s.read_blocking(&all).unwrap(), [8; 100]);
@@ -465,7 +465,7 @@ fn threads_work_beside_one_whose_stream_stands() {
                 let mut x = s.alloc::<u32>(10)?;
                 s.fill(&mut x, item)?;
                 s.synchronize()?;
-                arrived.lock().unwrap().push(s.serial());
+                arrived.lock().unwrap().push(s.unique_id());
                 while arrived.lock().unwrap().len() < 2 {
                     let nobody = || Error::Kernel("no other thread came".into());
                     (late.elapsed() < Duration::from_secs(20)).then_some(()).ok_or_else(nobody)?;
@@ -525,7 +525,7 @@ fn graphs_are_replayed_on_a_stream_that_stands() {
     for &device in devices() {
         let lanes = streams(device, 2);
         let slot = || {
-            let on_device = lanes[0].enter(|s| s.alloc::<u32>(100).unwrap().idle().unwrap());
+            let on_device = lanes[0].enter(|s| s.alloc::<u32>(100).unwrap().synchronize().unwrap());
             (device.pinned::<u32>(100).unwrap(), on_device, device.pinned::<u32>(100).unwrap())
         };
         let (mut graphs, mut captures) = (Vec::new(), 0);
@@ -548,7 +548,7 @@ fn graphs_are_replayed_on_a_stream_that_stands() {
             let events: Vec<_> = slots.into_iter().zip(5..).map(|(slot, value)| replay(slot, value).unwrap()).collect();
             let beside = lanes[1].enter(|s| result(s, host, 3)).unwrap();
             assert_eq!(*beside.synchronize().unwrap(), [3; 10]);
-            assert!(events.iter().all(|event| !event.is_ready().unwrap()), "{device}");
+            assert!(events.iter().all(|event| !event.is_complete().unwrap()), "{device}");
             gate.open();
             for (event, value) in events.into_iter().zip(5..) {
                 assert_eq!(*event.synchronize().unwrap().2, [value; 100]);

@@ -1,8 +1,8 @@
-//! Patterns for work of many parts: a pool of lanes, shared reads, a stream for each thread,
-//! polling, graphs and priorities.
+//! Patterns for work of many parts: a pool of scoped streams, shared reads, a stream for each
+//! thread, polling, graphs and priorities.
 //!
-//! For any sizes, lanes, threads and schedule, a pattern gives the same results as its parts one
-//! after another, bit for bit. If a part fails, its error is at the place of its result.
+//! For any sizes, scoped streams, threads and schedule, a pattern gives the same results as its
+//! parts one after another, bit for bit. If a part fails, its error is at the place of its result.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -93,7 +93,8 @@ fn everywhere<I: std::fmt::Debug>(count: u32, input: impl Strategy<Value = I>, c
     }
 }
 
-// --- a pool of lanes -----------------------------------------------------------------------------
+// --- a pool of scoped streams
+// -----------------------------------------------------------------------------
 
 #[test]
 fn a_pool_gives_what_serial_gives() {
@@ -115,10 +116,10 @@ fn a_pool_gives_what_serial_gives() {
     });
 }
 
-/// Takes all lanes of a pool at once, and hangs if one is missing.
+/// Takes all scoped streams of a pool at once, and hangs if one is missing.
 fn every_lane(pool: &StreamPool, left: usize) {
     if left > 0 {
-        pool.lane(|_| every_lane(pool, left - 1));
+        pool.with_stream(|_| every_lane(pool, left - 1));
     }
 }
 
@@ -128,7 +129,7 @@ fn one_thread_goes_round_all_lanes() {
         let pool = StreamPool::new(device, lanes).unwrap();
         let serials = std::cell::RefCell::new(Vec::new());
         let none = stream_pool(&pool, 0..items, |s, _| {
-            serials.borrow_mut().push(s.serial());
+            serials.borrow_mut().push(s.unique_id());
             Ok(s.record(())?)
         });
         assert_eq!(none.map(Result::unwrap).count(), items);
@@ -150,7 +151,7 @@ fn an_exhausted_pool_waits() {
         let (pool, free) = (&pool, &free);
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                pool.lane(|_| {
+                pool.with_stream(|_| {
                     taken.send(()).unwrap();
                     told.recv().unwrap();
                     free.store(true, Ordering::SeqCst);
@@ -215,7 +216,7 @@ fn readers_see_what_was_shared() {
                     s.copy_to_host(x.slice(range)?, &mut part)?;
                     Ok(s.record(part)?)
                 });
-                assert_eq!(shared.holders(), 1);
+                assert_eq!(shared.ref_count(), 1);
                 // Overwrites the buffer at once, on a stream that waits for the readers.
                 let mut x = s.unshare(shared)?;
                 s.fill(&mut x, 0xdead_beef)?;
@@ -322,7 +323,7 @@ fn tokio_awaits_events() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     everywhere(30, (vec(Part::any(), 0..12), 1..5usize), |device, (parts, lanes)| {
         let pool = StreamPool::new(device, lanes).unwrap();
-        let enqueue = |part: &Part| pool.lane(|s| part.enqueue(*s));
+        let enqueue = |part: &Part| pool.with_stream(|s| part.enqueue(*s));
         let got = runtime.block_on(async {
             let run = |event: Result<Event<_>>| tokio::spawn(async move { event?.await });
             let tasks: Vec<_> = parts.iter().map(|part| run(enqueue(part))).collect();
@@ -410,14 +411,14 @@ fn frames_replayed_ahead_keep_their_results() {
         let make = move || Ok((device.pinned(len)?, device_buffer(device, len)?, device.pinned(len)?));
         let (mut ring, mut graphs, mut seen) = (Ring::new(depth, make).unwrap(), Vec::new(), Vec::new());
         for frame in 0..frames + depth as u32 {
-            let mut slot = ring.take().unwrap().synchronize().unwrap();
+            let mut slot = ring.acquire().unwrap().synchronize().unwrap();
             seen.push(slot.2.to_vec());
             slot.0.fill(frame);
             let event = stream.enter(|s| {
                 let slot = graph_replay(s, &mut graphs, s.bind(slot)?, |s, slot| chain(s, slot, &[]))?;
                 Ok::<_, Error>(s.record(slot)?)
             });
-            ring.give(event.unwrap());
+            ring.recycle(event.unwrap());
         }
         for (frame, seen) in (0..frames).zip(&seen[depth..]) {
             assert_eq!(*seen, vec![frame; len]);

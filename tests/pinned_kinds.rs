@@ -60,7 +60,7 @@ fn every_kind_is_copied_and_split() {
                 assert!(s.read_blocking(&x).unwrap().into_iter().eq((7..).take(LEN)), "{kind} on {device}");
                 s.fill(&mut x, 3).unwrap();
                 s.copy_to_host(&x, &mut host).unwrap();
-                let pieces = s.record(host).unwrap().synchronize().unwrap().split(3).unwrap();
+                let pieces = s.record(host).unwrap().synchronize().unwrap().split_even(3).unwrap();
                 assert!(pieces.iter().all(|piece| piece.iter().all(|&v| v == 3)), "{kind} on {device}");
                 assert_eq!(pieces.iter().map(|piece| piece.len()).sum::<usize>(), LEN);
             }
@@ -161,7 +161,7 @@ fn write_combined_memory_has_a_pool_of_its_own() {
         assert!(matches!(pool.take::<u8>(1), Err(Error::PinnedBudget { .. })));
         drop(pool);
         drop(whole);
-        assert_eq!(device.pinned_pool().cached(), before, "{device} does not lend it as ordinary memory");
+        assert_eq!(device.pinned_pool().cached(), before, "{device} does not lend it as pageable memory");
     }
 }
 

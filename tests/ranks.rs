@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use testkit::devices::{alone, devices};
 use testkit::gate::Gate;
-use thalweg::{At, Device, DeviceBuffer, Error, Event, On, Rank, Result, Stream, StreamOptions, ranks, stream_tags};
+use thalweg::{
+    At, Device, DeviceBuffer, DeviceRank, Error, Event, On, Result, Stream, StreamOptions, for_each_device, stream_tags,
+};
 
 stream_tags!(Upload, Compute);
 
@@ -26,9 +28,9 @@ fn filled<'r>(s: Stream<At<'r, Upload>>, v: u32) -> On<At<'r, Upload>, DeviceBuf
     x
 }
 
-fn program(rank: Rank<'_>) -> Result<Vec<u32>> {
+fn program(rank: DeviceRank<'_>) -> Result<Vec<u32>> {
     let (up, compute) = (rank.stream::<Upload>()?, rank.stream::<Compute>()?);
-    let x = up.hand(filled(up, rank.index() as u32), &compute)?;
+    let x = up.hand_off(filled(up, rank.index() as u32), &compute)?;
     compute.read_blocking(&x)
 }
 
@@ -38,7 +40,7 @@ fn one_program_text_runs_on_every_device() {
     // The tags also have streams outside of all scopes, of one device.
     let outside = devices()[0].stream::<Upload>().unwrap();
     let all = several();
-    let results = ranks(&all, program);
+    let results = for_each_device(&all, program);
     assert_eq!(results.len(), all.len());
     for (rank, result) in results.into_iter().enumerate() {
         assert_eq!(result.unwrap(), [rank as u32; 100], "{}", all[rank]);
@@ -47,7 +49,7 @@ fn one_program_text_runs_on_every_device() {
         device.scope(|rank| {
             assert_eq!((rank.device(), rank.index(), rank.size()), (device, 0, 1));
             assert_eq!(program(rank).unwrap(), [0; 100]);
-            assert_ne!(rank.stream::<Upload>().unwrap().serial(), outside.serial());
+            assert_ne!(rank.stream::<Upload>().unwrap().unique_id(), outside.unique_id());
         });
     }
 }
@@ -82,7 +84,7 @@ fn ranks_run_at_once_and_their_streams_are_their_own() {
     let _alone = alone();
     let all = several();
     let meeting = Meeting::new(all.len());
-    let serials = ranks(&all, |rank| {
+    let serials = for_each_device(&all, |rank| {
         let gate = (rank.index() == 0).then(|| Gate::closed(rank.device()));
         let (up, compute) = (rank.stream::<Upload>().unwrap(), rank.stream::<Compute>().unwrap());
         drop(program(rank).unwrap()); // loads and allocates what may wait for the device
@@ -94,15 +96,15 @@ fn ranks_run_at_once_and_their_streams_are_their_own() {
         if rank.device() != all[0] {
             assert_eq!(program(rank).unwrap(), [rank.index() as u32; 100]);
         }
-        assert!(rank.index() > 0 || !up.is_done().unwrap());
+        assert!(rank.index() > 0 || !up.is_complete().unwrap());
         meeting.wait();
         drop(gate);
         up.synchronize().unwrap();
         // Equal tags are one stream, in this thread and in others of the rank.
         let again =
-            thread::scope(|threads| threads.spawn(|| rank.stream::<Upload>().unwrap().serial()).join().unwrap());
-        assert_eq!(again, up.serial());
-        [up.serial(), compute.serial()]
+            thread::scope(|threads| threads.spawn(|| rank.stream::<Upload>().unwrap().unique_id()).join().unwrap());
+        assert_eq!(again, up.unique_id());
+        [up.unique_id(), compute.unique_id()]
     });
     let distinct: HashSet<u64> = serials.iter().flatten().copied().collect();
     assert_eq!(distinct.len(), 2 * all.len());
@@ -114,7 +116,8 @@ fn streams_come_back_when_a_scope_ends() {
     let scope = |fails: bool| {
         let run = || {
             device.scope(|rank| {
-                let serials = [rank.stream::<Upload>().unwrap().serial(), rank.stream::<Compute>().unwrap().serial()];
+                let serials =
+                    [rank.stream::<Upload>().unwrap().unique_id(), rank.stream::<Compute>().unwrap().unique_id()];
                 assert!(!fails, "on purpose");
                 serials
             })
@@ -159,7 +162,7 @@ fn a_panic_of_a_rank_is_passed_on_after_all_have_ended() {
     let ended = std::sync::atomic::AtomicUsize::new(0);
     let devices = [Device::cpu().unwrap(); 3];
     let run = || {
-        ranks(&devices, |rank| {
+        for_each_device(&devices, |rank| {
             assert!(rank.index() != 1, "on purpose");
             thread::sleep(Duration::from_millis(20));
             ended.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
@@ -168,5 +171,5 @@ fn a_panic_of_a_rank_is_passed_on_after_all_have_ended() {
     let panic = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
     assert_eq!(ended.into_inner(), 2);
-    assert!(ranks(&[], |_| ()).is_empty());
+    assert!(for_each_device(&[], |_| ()).is_empty());
 }

@@ -7,7 +7,7 @@ use proptest::test_runner::TestRunner;
 use testkit::devices::{everywhere, everywhere_and_seeded};
 use thalweg::kernel;
 use thalweg::{
-    AnyStream, Brand, Device, DeviceBuffer, DeviceKind, Error, PinnedBuffer, Plain, Region, Resource, Stream,
+    AnyStream, Brand, Device, DeviceBuffer, DeviceCopy, DeviceKind, Error, PinnedBuffer, Region, Resource, Stream,
 };
 
 /// A region as numbers: offset, extent, and what its pitches have more than its extent.
@@ -69,8 +69,8 @@ fn regions_are_copied_as_a_plain_loop_does() {
             lane.enter(|s| {
                 let buffers = Buffers {
                     from: device.pinned_from(&content(0)).unwrap(),
-                    first: s.upload_blocking(&content(1)).unwrap().idle().unwrap(),
-                    second: s.upload_blocking(&content(2)).unwrap().idle().unwrap(),
+                    first: s.upload_blocking(&content(1)).unwrap().synchronize().unwrap(),
+                    second: s.upload_blocking(&content(2)).unwrap().synchronize().unwrap(),
                     to: device.pinned_from(&content(3)).unwrap(),
                 };
                 let mut buffers = s.bind(buffers).unwrap();
@@ -126,7 +126,8 @@ fn regions_outside_their_buffers_are_refused() {
             assert!(message(copy(planes, planes.plane_pitch(1))).contains("planes 1 rows apart"));
             let huge = Region::new(usize::MAX, 2);
             assert!(matches!(copy(huge, huge), Err(Error::Range(_))));
-            // The pitch of a single row and of a single plane is not in the way of the end of the buffer.
+            // The pitch of a single row and of a single plane is not in the way of the end of the
+            // buffer.
             for (source, target) in [
                 (Region::new(1, 4).pitch(usize::MAX), Region::new(1, 4)),
                 (Region::new(1, 4), Region::new(1, 4).pitch(usize::MAX)),
@@ -172,7 +173,7 @@ unsafe impl Zeroable for Odd {}
 unsafe impl Pod for Odd {}
 
 /// Fills a part of a buffer of this many elements.
-fn filled<T: Plain + PartialEq + std::fmt::Debug>(value: T, len: usize) {
+fn filled<T: DeviceCopy + PartialEq + std::fmt::Debug>(value: T, len: usize) {
     everywhere_and_seeded(|device| {
         let lane = AnyStream::new(device).unwrap();
         lane.enter(|s| {
@@ -264,7 +265,7 @@ fn occupancy_is_of_the_launch_that_would_be_made() {
             if device.kind() == DeviceKind::Cpu {
                 let mut x = s.alloc_zeroed::<u32>(1000).unwrap();
                 let found = s.occupancy(|query| touch(query, 1000, 640, &mut x)).unwrap();
-                assert_eq!((found.blocks, found.threads, found.shared), (1, 96, 640));
+                assert_eq!((found.blocks, found.threads, found.dynamic_shared_bytes), (1, 96, 640));
                 assert_eq!(s.read_blocking(&x).unwrap(), [0; 1000], "nothing ran");
                 // The launcher's own checks hold.
                 let refused = s.occupancy(|query| touch(query, 999, 0, &mut x));

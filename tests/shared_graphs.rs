@@ -1,5 +1,5 @@
-//! Shared resources as parts of bundles: graphs of several lanes read the same weights, and whoever
-//! writes or frees them waits for every replay.
+//! Shared resources as parts of bundles: graphs of several scoped streams read the same weights,
+//! and whoever writes or frees them waits for every replay.
 
 #![allow(clippy::redundant_closure, reason = "a function alone is not general enough over the lifetime of a capture")]
 
@@ -9,11 +9,13 @@ use std::thread;
 
 use testkit::devices::everywhere_and_seeded;
 use testkit::gate::Gate;
-use thalweg::{AnyStream, Device, DeviceBuffer, Error, Event, Lane, LiveBrand, PinnedBuffer, Resource, Shared, Stream};
+use thalweg::{
+    AnyStream, Device, DeviceBuffer, Error, Event, LiveBrand, PinnedBuffer, Resource, Scoped, Shared, Stream,
+};
 
 const LEN: usize = 33;
 
-/// What a lane of inference has: the weights, which it reads, and memory of its own.
+/// What a scoped stream of inference has: the weights, which it reads, and memory of its own.
 #[derive(Resource)]
 struct Work {
     weights: Option<Shared<Vec<DeviceBuffer<u32>>>>,
@@ -22,7 +24,7 @@ struct Work {
 }
 
 /// Runs `check` on three streams of `device`.
-fn lanes(device: Device, check: impl FnOnce(Stream<Lane<'_>>, Stream<Lane<'_>>, Stream<Lane<'_>>)) {
+fn lanes(device: Device, check: impl FnOnce(Stream<Scoped<'_>>, Stream<Scoped<'_>>, Stream<Scoped<'_>>)) {
     let [a, b, c] = [(); 3].map(|()| AnyStream::new(device).unwrap());
     a.enter(|&a| b.enter(|&b| c.enter(|&c| check(a, b, c))));
 }
@@ -34,7 +36,7 @@ fn weights<S: LiveBrand>(s: Stream<S>, v: u32) -> Shared<Vec<DeviceBuffer<u32>>>
 }
 
 fn work<S: LiveBrand>(s: Stream<S>, weights: Option<Shared<Vec<DeviceBuffer<u32>>>>) -> WorkOn<S> {
-    let image = s.alloc_zeroed(LEN).unwrap().idle().unwrap();
+    let image = s.alloc_zeroed(LEN).unwrap().synchronize().unwrap();
     s.bind(Work { weights, image, output: s.device().pinned(LEN).unwrap() }).unwrap()
 }
 
@@ -54,8 +56,9 @@ fn graphs_of_several_lanes_read_the_same_weights() {
             let (mut second, two) = b.capture(work(b, Some(weights.clone())), |s, work| infer(s, work)).unwrap();
             assert_eq!((first.len(), second.len()), (2, 2));
             let (one, two) = (a.replay(&mut first, one).unwrap(), b.replay(&mut second, two).unwrap());
-            // The graph of one lane may read on another, as long as it is given its own memory.
-            let one = a.hand(a.replay(&mut first, one).unwrap(), &b).unwrap();
+            // The graph of one scoped stream may read on another, as long as it is given its own
+            // memory.
+            let one = a.hand_off(a.replay(&mut first, one).unwrap(), &b).unwrap();
             let one = b.replay(&mut first, one).unwrap();
             for done in [b.record(one).unwrap(), b.record(two).unwrap()] {
                 let work = done.synchronize().unwrap();
@@ -63,7 +66,7 @@ fn graphs_of_several_lanes_read_the_same_weights() {
                 drop(work);
             }
             // All other handles are gone, so the weights come back to one stream.
-            assert_eq!(weights.holders(), 1);
+            assert_eq!(weights.ref_count(), 1);
             let layers = producer.unshare(weights).unwrap();
             assert_eq!(producer.read_blocking(&layers[0]).unwrap(), [7; LEN]);
         });
@@ -106,7 +109,7 @@ fn a_writer_waits_for_replays_that_read() {
             let output = a.record(output).unwrap();
             let mut layers = b.unshare(weights).unwrap();
             layers.iter_mut().for_each(|layer| b.fill(layer, 99).unwrap());
-            assert!(!output.is_ready().unwrap(), "{device}");
+            assert!(!output.is_complete().unwrap(), "{device}");
             gate.open();
             assert_eq!(output.synchronize().unwrap()[..], [4; LEN], "{device}");
             assert_eq!(b.read_blocking(&layers[1]).unwrap(), [99; LEN]);
@@ -133,7 +136,7 @@ fn a_stream_waits_for_the_producer_of_what_it_binds() {
                 let (shared, mut host) = bound;
                 a.copy_to_host(&shared, &mut host).unwrap();
                 let done = a.record(host).unwrap();
-                assert!(!done.is_ready().unwrap(), "{device}");
+                assert!(!done.is_complete().unwrap(), "{device}");
                 gate.open();
                 assert_eq!(done.synchronize().unwrap()[..], [5; LEN], "{device}, by an event: {by_event}");
             });
@@ -172,7 +175,7 @@ fn a_graph_that_writes_does_not_run_on_shared_memory() {
     type Bundle = (Option<Shared<DeviceBuffer<u32>>>, Option<DeviceBuffer<u32>>);
     everywhere_and_seeded(|device| {
         lanes(device, |a, b, _| {
-            let bundle: Bundle = (None, Some(a.alloc_zeroed(LEN).unwrap().idle().unwrap()));
+            let bundle: Bundle = (None, Some(a.alloc_zeroed(LEN).unwrap().synchronize().unwrap()));
             let (mut graph, (_, x)) =
                 a.capture(a.bind(bundle).unwrap(), |s, x| s.fill(x.1.as_mut().expect("it is exclusive"), 5)).unwrap();
             let shared = a.share(x.unwrap()).unwrap();
@@ -223,8 +226,8 @@ struct Layer {
     meta: Meta,
 }
 
-/// A transition runs no code of the metadata between the states of other buffers. If it did, a panic
-/// there would free a buffer beside it as idle, while a copy into it is pending.
+/// A transition runs no code of the metadata between the states of other buffers. If it did, a
+/// panic there would free a buffer beside it as idle, while a copy into it is pending.
 #[test]
 fn metadata_that_panics_frees_nothing_early() {
     for fails in [1, 2] {
@@ -243,7 +246,7 @@ fn metadata_that_panics_frees_nothing_early() {
                 let bundle = (host, shared);
                 let _ = catch_unwind(AssertUnwindSafe(|| match which {
                     "record" => failing(fails, || drop(a.record(bundle))),
-                    "hand" => failing(fails, || drop(a.hand(bundle, &b))),
+                    "hand" => failing(fails, || drop(a.hand_off(bundle, &b))),
                     "share" => failing(fails, || drop(a.share(bundle))),
                     "replay" => failing(fails, || drop(a.replay(&mut graph, bundle))),
                     "capture" => failing(fails, || drop(a.capture(bundle, |_, _| Ok(())))),
@@ -275,7 +278,7 @@ fn a_refused_call_loses_no_reading() {
     let (a, b) = (device.stream::<Refused>().unwrap(), device.stream::<Other>().unwrap());
     let reading = a.bind(a.share(a.alloc_zeroed::<u32>(LEN).unwrap()).unwrap()).unwrap();
     let (tell, told) = std::sync::mpsc::channel();
-    b.launch_host(move || tell.send(a.hand(reading, &b).map(drop).unwrap_err()).unwrap()).unwrap();
+    b.launch_host(move || tell.send(a.hand_off(reading, &b).map(drop).unwrap_err()).unwrap()).unwrap();
     b.synchronize().unwrap();
     let refused = told.recv().unwrap();
     assert!(matches!(refused.error, Error::InHostFunction), "{}", refused.error);

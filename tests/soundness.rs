@@ -22,7 +22,7 @@ use thalweg::{
     AnyStream, Device, DeviceBuffer, Error, Event, Leaf, LeafInfo, LiveBrand, PinnedBuffer, PinnedPool, Resource,
     Returned, Ring, Stream, StreamPool, kernel, stream_tags,
 };
-use thalweg_loader::{Loader, Options, Sample, Source, Upload};
+use thalweg_loader::{Loader, LoaderOptions, Sample, Source, UploadMode};
 
 // --- helpers -------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ fn a_split_that_fails_keeps_pinned_memory_on_its_stream() {
     stream.fill(&mut copied, 7).unwrap();
     let gate = gate(stream);
     stream.copy_to_host(&copied, &mut host).unwrap();
-    drop(absurd_splits(host, |host, n| host.split(n)));
+    drop(absurd_splits(host, |host, n| host.split_even(n)));
     let mine = device.pinned_from(&[5u32; 1024]).unwrap();
     drop(gate);
     stream.synchronize().unwrap();
@@ -176,7 +176,7 @@ fn a_split_that_fails_keeps_device_memory_on_its_stream() {
     let mut x = stream.alloc::<u8>(BYTES as usize).unwrap();
     let gate = gate(stream);
     stream.fill(&mut x, 1).unwrap();
-    drop(absurd_splits(x, |x, n| x.split(n)));
+    drop(absurd_splits(x, |x, n| x.split_even(n)));
     assert_eq!(device.free_memory().unwrap(), 0);
     drop(gate);
     stream.synchronize().unwrap();
@@ -219,7 +219,7 @@ fn the_newest_reading_of_a_stream_counts() {
             let mut x = w.unshare(shared).unwrap(); // waits for the copy, which waits for the gate
             w.fill(&mut x, 2).unwrap();
             for _ in 0..20 {
-                assert!(!w.is_done().unwrap(), "a writer overtook a reader");
+                assert!(!w.is_complete().unwrap(), "a writer overtook a reader");
                 thread::yield_now();
             }
             drop(gate);
@@ -581,8 +581,8 @@ fn a_pool_in_a_host_function_does_not_deadlock() {
     });
 }
 
-/// Formatting an event asked the device. On a seeded device that ran a host function, under whatever
-/// lock the program printed under.
+/// Formatting an event asked the device. On a seeded device that ran a host function, under
+/// whatever lock the program printed under.
 #[test]
 fn an_event_prints_under_a_lock() {
     stream_tags!(Prints);
@@ -606,8 +606,8 @@ fn an_event_prints_under_a_lock() {
 
 // --- kernels that call a device ------------------------------------------------------------------
 
-/// The body of a kernel could call a device. On its own stream it waited for itself, and on a seeded
-/// device every call locked the schedule once more.
+/// The body of a kernel could call a device. On its own stream it waited for itself, and on a
+/// seeded device every call locked the schedule once more.
 #[test]
 fn a_kernel_that_calls_a_device_gets_an_error() {
     guarded(|| {
@@ -621,7 +621,7 @@ fn a_kernel_that_calls_a_device_gets_an_error() {
                 let mut errors = inside.enter(|s| {
                     vec![
                         s.synchronize().unwrap_err(),
-                        s.is_done().unwrap_err(),
+                        s.is_complete().unwrap_err(),
                         s.alloc::<u8>(1).unwrap_err(),
                         s.timestamp().unwrap_err(),
                         s.launch_host(|| ()).unwrap_err(),
@@ -639,7 +639,7 @@ fn a_kernel_that_calls_a_device_gets_an_error() {
                     device.trim().unwrap_err(),
                     device.per_thread(|_| ()).unwrap_err(),
                     pool.take::<u8>(1).unwrap_err(),
-                    event.is_ready().unwrap_err(),
+                    event.is_complete().unwrap_err(),
                     AnyStream::new(device).unwrap_err(),
                     StreamPool::new(device, 1).unwrap_err(),
                     Device::cpu().unwrap_err(),
@@ -647,10 +647,10 @@ fn a_kernel_that_calls_a_device_gets_an_error() {
                     Device::seeded_cpu(1).unwrap_err(),
                     Device::cuda(0).unwrap_err(),
                 ]);
-                assert!(!event.has_passed() && Device::all().is_empty());
+                assert!(!event.is_known_complete() && Device::all().is_empty());
                 // These need no call.
                 device.reseed(7);
-                let _ = (pool.in_use(), device.name(), device.tally().report());
+                let _ = (pool.in_use(), device.name(), device.sync_stats().report());
                 tell.send(errors).unwrap();
             });
             for seed in 0..5 {
@@ -715,7 +715,7 @@ fn what_a_kernel_drops_is_given_back_later() {
             let stream = AnyStream::new(device).unwrap();
             let pool = PinnedPool::new(device, 1 << 16);
             stream.enter(|s| {
-                let idle = || s.alloc_zeroed::<u8>(BYTES).unwrap().idle().unwrap();
+                let idle = || s.alloc_zeroed::<u8>(BYTES).unwrap().synchronize().unwrap();
                 let event = s.record((s.alloc::<u8>(BYTES).unwrap(), s.bind(pool.take::<u8>(4096).unwrap()).unwrap()));
                 let shared = s.share(s.bind(pool.take::<u8>(4096).unwrap()).unwrap()).unwrap();
                 let (graph, x) = s.capture(s.alloc::<u8>(BYTES).unwrap(), |s, x| s.fill(x, 1)).unwrap();
@@ -723,8 +723,14 @@ fn what_a_kernel_drops_is_given_back_later() {
                 let back = s.record(s.bind(idle()).unwrap()).unwrap().on_drop(move |event| again.send(event).unwrap());
                 let (woken, wakes) = mpsc::channel();
                 let polled = s.record(()).unwrap();
-                let all =
-                    (idle(), pool.take::<u8>(4096).unwrap().split(2).unwrap(), event.unwrap(), shared, graph, back);
+                let all = (
+                    idle(),
+                    pool.take::<u8>(4096).unwrap().split_even(2).unwrap(),
+                    event.unwrap(),
+                    shared,
+                    graph,
+                    back,
+                );
                 let all = Mutex::new(Some((all, polled, woken)));
                 let drops = job(move || {
                     if let Some((all, polled, woken)) = all.lock().unwrap().take() {
@@ -802,12 +808,12 @@ struct Watched {
 }
 
 /// A reading of metadata that observes itself.
-fn watched(observe: fn()) -> thalweg::Reading<Observes, Watched> {
+fn watched(observe: fn()) -> thalweg::SharedRead<Observes, Watched> {
     let device = Device::cpu().unwrap();
     let (shares, observes) = (device.stream::<Shares>().unwrap(), device.stream::<Observes>().unwrap());
     let mut x = shares.alloc::<u32>(4).unwrap();
     shares.fill(&mut x, 7).unwrap();
-    let watched = Watched { x: x.idle().unwrap(), observed: Observed(Some(observe)) };
+    let watched = Watched { x: x.synchronize().unwrap(), observed: Observed(Some(observe)) };
     let shared = shares.share(shares.bind(watched).unwrap()).unwrap();
     observes.reading(&shared).unwrap()
 }
@@ -817,7 +823,7 @@ fn watched(observe: fn()) -> thalweg::Reading<Observes, Watched> {
 #[test]
 fn metadata_that_reads_the_reading_that_clones_it_panics() {
     thread_local! {
-        static READING: RefCell<Option<thalweg::Reading<Observes, Watched>>> = const { RefCell::new(None) };
+        static READING: RefCell<Option<thalweg::SharedRead<Observes, Watched>>> = const { RefCell::new(None) };
         static QUIET: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
     }
     fn look() {
@@ -842,7 +848,7 @@ fn metadata_that_reads_the_reading_that_clones_it_panics() {
 /// In the destructors of a thread that ended, such a `clone` was not noticed, and the stack ended.
 #[test]
 fn metadata_that_reads_itself_at_the_end_of_a_thread_panics() {
-    static READING: Mutex<Option<Arc<thalweg::Reading<Observes, Watched>>>> = Mutex::new(None);
+    static READING: Mutex<Option<Arc<thalweg::SharedRead<Observes, Watched>>>> = Mutex::new(None);
     static PANICS: AtomicUsize = AtomicUsize::new(0);
     struct Late;
     impl Drop for Late {
@@ -870,11 +876,11 @@ fn metadata_that_reads_itself_at_the_end_of_a_thread_panics() {
     });
 }
 
-/// While one thread made the handle of a reading, others waited for it, also one that the `clone` of
-/// metadata waited for.
+/// While one thread made the handle of a reading, others waited for it, also one that the `clone`
+/// of metadata waited for.
 #[test]
 fn metadata_may_wait_for_another_reader_of_its_reading() {
-    static READING: Mutex<Option<Arc<thalweg::Reading<Observes, Watched>>>> = Mutex::new(None);
+    static READING: Mutex<Option<Arc<thalweg::SharedRead<Observes, Watched>>>> = Mutex::new(None);
     static FIRST: AtomicBool = AtomicBool::new(true);
     fn wait_for_another() {
         if FIRST.swap(false, Ordering::Relaxed) {
@@ -971,7 +977,7 @@ fn code_of_a_user_may_call_the_device() {
                 a.enter(|a| {
                     b.enter(|b| {
                         let called = || {
-                            let x = a.alloc_zeroed::<u32>(64).unwrap().idle().unwrap();
+                            let x = a.alloc_zeroed::<u32>(64).unwrap().synchronize().unwrap();
                             a.bind(Called { x, host: device.pinned(64).unwrap(), caller: Caller(device) }).unwrap()
                         };
                         // The last handle goes with a reading, with a handle, and with neither.
@@ -1030,7 +1036,7 @@ fn absurd_numbers_are_errors() {
         let stream = AnyStream::new(device).unwrap();
         for lanes in [0, 4097, 1 << 50, usize::MAX] {
             let refused = StreamPool::new(device, lanes).unwrap_err();
-            assert!(matches!(refused, Error::Parameter { name: "lanes", .. }), "{lanes}: {refused}");
+            assert!(matches!(refused, Error::Parameter { name: "streams", .. }), "{lanes}: {refused}");
         }
         for depth in [65537, 1 << 50, usize::MAX] {
             let refused = Ring::new(depth, || Ok(())).unwrap_err();
@@ -1059,14 +1065,14 @@ fn absurd_numbers_are_errors() {
             }
             // Nothing of that is counted as in use.
             assert_eq!((pool.in_use(), pool.cached(), pool.take::<u8>(4096).unwrap().len()), (0, 0, 4096));
-            let x = s.alloc::<u8>(8).unwrap().idle().unwrap();
-            let x = x.cut(&[usize::MAX, 9]).unwrap_err().value;
-            let x = absurd_splits(x, |x, n| x.split(n));
-            let host = absurd_splits(device.pinned::<u64>(8).unwrap(), |host, n| host.split(n));
-            assert_eq!((x.split(65544).unwrap().len(), host.split(65544).unwrap().len()), (65544, 65544));
+            let x = s.alloc::<u8>(8).unwrap().synchronize().unwrap();
+            let x = x.split_at_lengths(&[usize::MAX, 9]).unwrap_err().value;
+            let x = absurd_splits(x, |x, n| x.split_even(n));
+            let host = absurd_splits(device.pinned::<u64>(8).unwrap(), |host, n| host.split_even(n));
+            assert_eq!((x.split_even(65544).unwrap().len(), host.split_even(65544).unwrap().len()), (65544, 65544));
         });
         // A pool without elements has pieces without elements.
-        assert_eq!(DeviceBuffer::<u8>::empty(device).split(3).unwrap().len(), 3);
+        assert_eq!(DeviceBuffer::<u8>::empty(device).split_even(3).unwrap().len(), 3);
     });
 }
 
@@ -1124,7 +1130,7 @@ fn a_graph_does_not_reach_past_the_bundle_it_is_given() {
     let (mut graph, bundle) = stream.capture((x, host), |s, (x, host)| s.copy_to_host(x, host)).unwrap();
     let (x, host) = stream.record(bundle).unwrap().synchronize().unwrap();
     drop(host);
-    let mut pieces = pool.take::<u32>(1024).unwrap().split(2).unwrap(); // pieces of the same block
+    let mut pieces = pool.take::<u32>(1024).unwrap().split_even(2).unwrap(); // pieces of the same block
     let mut mine = pieces.pop().unwrap();
     mine.fill(5);
     let bundle = stream.bind((x, pieces.pop().unwrap())).unwrap();
@@ -1176,17 +1182,19 @@ fn metadata_that_panics_ends_a_loader() {
     }
 
     guarded(|| {
-        for upload in [Upload::Sequential, Upload::Streams] {
+        for upload in [UploadMode::Sequential, UploadMode::Streams] {
             let device = Device::new_cpu().unwrap();
             let armed = Arc::new(AtomicBool::new(false));
             let own = armed.clone();
             let source = Source::indexed(8, move |_| {
-                Sample::new("bomb", Bomb(own.clone()), |canvas| {
-                    canvas.rgb(2, 2)?.fill(1);
+                Sample::new("bomb", Bomb(own.clone()), |sink| {
+                    sink.rgb(2, 2)?.fill(1);
                     Ok(())
                 })
             });
-            let mut loader = Loader::new(device, source, Options { batch: 8, upload, ..Options::default() }).unwrap();
+            let mut loader =
+                Loader::new(device, source, LoaderOptions { batch_size: 8, upload, ..LoaderOptions::default() })
+                    .unwrap();
             device.per_thread(|s| fails(s).and_then(|()| s.synchronize())).unwrap().unwrap_err();
             armed.store(true, Ordering::Relaxed);
             let error = loader.next().unwrap().map(drop).unwrap_err();
@@ -1302,7 +1310,7 @@ fn per_thread_in_a_destructor_is_an_error_at_worst() {
     struct Late(Device, mpsc::Sender<Result<u64, Error>>);
     impl Drop for Late {
         fn drop(&mut self) {
-            self.1.send(self.0.per_thread(|s| s.serial())).unwrap();
+            self.1.send(self.0.per_thread(|s| s.unique_id())).unwrap();
         }
     }
     thread_local! {
@@ -1327,8 +1335,8 @@ fn per_thread_in_a_destructor_is_an_error_at_worst() {
     }
 }
 
-/// Whatever an event was to do when dropped is forgotten by a transition. Its captures belong to the
-/// program, and one whose destructor panics leaves the resource behind its event.
+/// Whatever an event was to do when dropped is forgotten by a transition. Its captures belong to
+/// the program, and one whose destructor panics leaves the resource behind its event.
 #[test]
 fn a_capture_that_panics_in_a_transition_leaves_the_memory_in_order() {
     struct Panics;

@@ -1,13 +1,13 @@
-//! Tests of the tally of hidden synchronisation. It counts each call at the caller's line, and
+//! Tests of the tally of hidden synchronization. It counts each call at the caller's line, and
 //! counts nothing while it is off.
 
 use testkit::devices::{alone, devices};
-use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedPool, Stall, TallyReport};
+use thalweg::{AnyStream, Device, DeviceKind, Error, HostWait, PinnedPool, SyncReport};
 
 /// Lists kind, line in this file and count of each entry, in the order of lines.
-fn counts(report: &TallyReport) -> Vec<(Stall, u32, u64)> {
-    let mut all: Vec<_> = report.stalls().iter().map(|s| (s.kind, s.location.line(), s.count)).collect();
-    for s in report.stalls() {
+fn counts(report: &SyncReport) -> Vec<(HostWait, u32, u64)> {
+    let mut all: Vec<_> = report.waits().iter().map(|s| (s.kind, s.location.line(), s.count)).collect();
+    for s in report.waits() {
         assert_eq!(s.location.file(), file!(), "{report}");
         assert!(s.longest <= s.total && s.total <= s.longest * s.count as u32, "{report}");
     }
@@ -32,7 +32,7 @@ fn counts_exactly_what_was_done() {
             }
             let pool = PinnedPool::new(device, usize::MAX);
 
-            device.tally().enable();
+            device.sync_stats().enable();
             let first = line!() + 1;
             s.fill(&mut x, 1).unwrap();
             s.copy_to_host(&x, &mut host).unwrap();
@@ -47,28 +47,28 @@ fn counts_exactly_what_was_done() {
             drop(pinned);
             let pinned = pool.take::<u8>(9000).unwrap(); // +11: gets the same memory
             let y = s.upload_blocking(&data).unwrap(); // +12
-            let host = host.idle().unwrap(); // +13
+            let host = host.synchronize().unwrap(); // +13
             let time = s.timestamp().unwrap(); // +14
             time.synchronize().unwrap(); // +15
-            device.tally().disable();
+            device.sync_stats().disable();
             s.synchronize().unwrap();
             drop((pinned, y, host));
 
-            let report = device.tally().report();
+            let report = device.sync_stats().report();
             let expected = [
-                (Stall::Synchronize, 5, 3),
-                (Stall::BlockingCopy, 7, 1),
-                (Stall::BlockingCopy, 8, 1),
-                (Stall::PinnedAllocation, 9, 1),
-                (Stall::BlockingCopy, 12, 1),
-                (Stall::Synchronize, 13, 1),
-                (Stall::EventCreation, 14, 1),
-                (Stall::Synchronize, 15, 1),
+                (HostWait::Synchronize, 5, 3),
+                (HostWait::BlockingCopy, 7, 1),
+                (HostWait::BlockingCopy, 8, 1),
+                (HostWait::PinnedAllocation, 9, 1),
+                (HostWait::BlockingCopy, 12, 1),
+                (HostWait::Synchronize, 13, 1),
+                (HostWait::EventCreation, 14, 1),
+                (HostWait::Synchronize, 15, 1),
             ];
             assert_eq!(counts(&report), expected.map(|(kind, line, count)| (kind, first + line, count)), "{report}");
-            let sum: std::time::Duration = report.stalls().iter().map(|s| s.total).sum();
+            let sum: std::time::Duration = report.waits().iter().map(|s| s.total).sum();
             assert_eq!(report.total(), sum);
-            assert!(report.stalls().is_sorted_by(|a, b| a.total >= b.total));
+            assert!(report.waits().is_sorted_by(|a, b| a.total >= b.total));
             let table = report.to_string();
             assert!(table.contains("blocking copy") && table.contains(file!()), "{table}");
         });
@@ -81,16 +81,16 @@ fn enabling_starts_from_nothing_and_off_counts_nothing() {
     for &device in devices() {
         let stream = AnyStream::new(device).unwrap();
         stream.enter(|s| {
-            device.tally().enable();
+            device.sync_stats().enable();
             s.synchronize().unwrap();
-            assert_eq!(device.tally().report().stalls().len(), 1);
-            device.tally().enable();
-            assert!(device.tally().report().stalls().is_empty());
-            device.tally().disable();
+            assert_eq!(device.sync_stats().report().waits().len(), 1);
+            device.sync_stats().enable();
+            assert!(device.sync_stats().report().waits().is_empty());
+            device.sync_stats().disable();
             s.synchronize().unwrap();
             drop(s.upload_blocking(&[1u8; 100]).unwrap());
-            let report = device.tally().report();
-            assert!(report.stalls().is_empty() && report.to_string().contains("nothing"), "{report}");
+            let report = device.sync_stats().report();
+            assert!(report.waits().is_empty() && report.to_string().contains("nothing"), "{report}");
         });
     }
 }
@@ -102,19 +102,19 @@ fn an_event_that_had_to_be_made_is_counted_once() {
     let device = Device::new_cpu().unwrap();
     let stream = AnyStream::new(device).unwrap();
     stream.enter(|s| {
-        device.tally().enable();
+        device.sync_stats().enable();
         for _ in 0..5 {
             let x = s.alloc::<u8>(0).unwrap();
             drop(s.record(x).unwrap());
         }
-        let report = device.tally().report();
-        assert_eq!(counts(&report), [(Stall::EventCreation, line!() - 3, 1)], "{report}");
+        let report = device.sync_stats().report();
+        assert_eq!(counts(&report), [(HostWait::EventCreation, line!() - 3, 1)], "{report}");
         // Two events are in use at once, so the second has to be made.
-        device.tally().enable();
+        device.sync_stats().enable();
         let both = [0; 2].map(|_| s.record(s.alloc::<u8>(0).unwrap()).unwrap());
-        assert_eq!(counts(&device.tally().report()), [(Stall::EventCreation, line!() - 1, 1)]);
+        assert_eq!(counts(&device.sync_stats().report()), [(HostWait::EventCreation, line!() - 1, 1)]);
         drop(both);
-        device.tally().disable();
+        device.sync_stats().disable();
     });
 }
 
@@ -125,17 +125,17 @@ fn failures_and_slow_allocations_count_too() {
     assert_eq!(device.kind(), DeviceKind::Cpu);
     let stream = AnyStream::new(device).unwrap();
     stream.enter(|s| {
-        device.tally().enable();
+        device.sync_stats().enable();
         // The CPU device writes a pattern to new memory. For 256 MiB this takes more than 100 us on
         // any machine.
         drop(s.alloc::<u8>(256 << 20).unwrap());
-        assert_eq!(counts(&device.tally().report()), [(Stall::DeviceAllocation, line!() - 1, 1)]);
-        device.tally().enable();
+        assert_eq!(counts(&device.sync_stats().report()), [(HostWait::DeviceAllocation, line!() - 1, 1)]);
+        device.sync_stats().enable();
         let pool = PinnedPool::new(device, 4096);
         let held = pool.take::<u8>(10).unwrap();
         assert!(matches!(pool.take::<u8>(10), Err(Error::PinnedBudget { .. })), "nothing was waited for");
-        assert_eq!(counts(&device.tally().report()), [(Stall::PinnedAllocation, line!() - 2, 1)]);
+        assert_eq!(counts(&device.sync_stats().report()), [(HostWait::PinnedAllocation, line!() - 2, 1)]);
         drop(held);
-        device.tally().disable();
+        device.sync_stats().disable();
     });
 }

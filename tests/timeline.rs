@@ -22,7 +22,7 @@ fn of<'t>(trace: &'t Trace, label: &str) -> &'t Span {
 #[track_caller]
 fn in_turn(trace: &Trace, first: &str, second: &str) {
     let (a, b) = (of(trace, first), of(trace, second));
-    let off = 2 * trace.alignment() + ROUNDING;
+    let off = 2 * trace.clock_uncertainty() + ROUNDING;
     assert!(a.end <= b.start + off, "`{first}` ends at {:?}, `{second}` starts at {:?}", a.end, b.start);
 }
 
@@ -44,7 +44,7 @@ fn spans_are_ordered_as_the_streams_order_them() {
                 a.synchronize().unwrap();
                 gate.hold(a);
                 timeline.span(a, Activity::Compute, "fill on a", || a.fill(&mut x, 1)).unwrap();
-                let mut x = a.hand(x, b).unwrap();
+                let mut x = a.hand_off(x, b).unwrap();
                 timeline.span(b, Activity::Compute, "fill on b", || b.fill(&mut x, 2)).unwrap();
                 timeline.host("main", "before the gate", || ());
                 timeline.host("main", "gate", || gate.open());
@@ -59,9 +59,9 @@ fn spans_are_ordered_as_the_streams_order_them() {
         in_turn(&trace, "fill on a", "fill on b");
         in_turn(&trace, "fill on a", "after");
         in_turn(&trace, "fill on b", "after");
-        assert!(of(&trace, "gate").start <= of(&trace, "fill on a").end + 2 * trace.alignment());
-        assert_eq!((&*of(&trace, "fill on a").lane, &*of(&trace, "fill on b").lane), ("first", "second"));
-        println!("{device}: aligned to {:?}\n{}\n{}", trace.alignment(), trace.to_text(), trace.metrics());
+        assert!(of(&trace, "gate").start <= of(&trace, "fill on a").end + 2 * trace.clock_uncertainty());
+        assert_eq!((&*of(&trace, "fill on a").track, &*of(&trace, "fill on b").track), ("first", "second"));
+        println!("{device}: aligned to {:?}\n{}\n{}", trace.clock_uncertainty(), trace.to_text(), trace.metrics());
     }
 }
 
@@ -93,7 +93,7 @@ fn threads_record_one_timeline() {
         assert_eq!(trace.spans().len(), 2 * THREADS * SPANS);
         for thread in 0..THREADS {
             let lane = format!("stream of {thread}");
-            let spans: Vec<_> = trace.spans().iter().filter(|span| *span.lane == *lane).collect();
+            let spans: Vec<_> = trace.spans().iter().filter(|span| *span.track == *lane).collect();
             assert_eq!(spans.len(), SPANS);
             assert!(spans.iter().zip(0..).all(|(span, i)| *span.label == *format!("{thread}.{i}")));
             assert!(spans.windows(2).all(|w| w[0].end <= w[1].start + ROUNDING), "one after the other");
@@ -197,8 +197,8 @@ fn off_runs_and_records_nothing() {
     let _alone = alone();
     for &device in devices() {
         let stream = AnyStream::new(device).unwrap();
-        let timeline = Timeline::off();
-        assert!(!timeline.is_on() && Timeline::new(device).unwrap().is_on());
+        let timeline = Timeline::disabled();
+        assert!(!timeline.is_enabled() && Timeline::new(device).unwrap().is_enabled());
         stream.enter(|s| {
             timeline.name(s, "nobody");
             assert_eq!(timeline.span(s, Activity::Compute, "a", || Ok(1)).unwrap(), 1);
@@ -240,16 +240,16 @@ fn lanes_have_names_of_their_own() {
     timeline.host("Upload", "b", || ());
     let (one, two) = lane.enter(|s| {
         timeline.span(s, Activity::Compute, "c", || Ok(())).unwrap();
-        let before = format!("stream {}", s.serial());
+        let before = format!("stream {}", s.unique_id());
         let trace = timeline.finish().unwrap();
-        assert_eq!(*of(&trace, "c").lane, *before);
-        assert_eq!((&*of(&trace, "a").lane, &*of(&trace, "b").lane), ("Upload", "Upload (host)"));
+        assert_eq!(*of(&trace, "c").track, *before);
+        assert_eq!((&*of(&trace, "a").track, &*of(&trace, "b").track), ("Upload", "Upload (host)"));
         timeline.name(s, "Upload");
         timeline.name(s, "Upload"); // The same name again changes nothing.
         timeline.span(s, Activity::Compute, "c", || Ok(())).unwrap();
-        (format!("Upload ({})", s.serial()), timeline.finish().unwrap())
+        (format!("Upload ({})", s.unique_id()), timeline.finish().unwrap())
     });
-    assert_eq!(*of(&two, "c").lane, *one);
+    assert_eq!(*of(&two, "c").track, *one);
 }
 
 /// The host measures how long a stream waits at a gate. The time between timestamps and the span
@@ -283,14 +283,17 @@ fn times_are_as_long_as_a_stream_stands_at_a_gate() {
             let most = enqueued.elapsed();
             let trace = timeline.finish().unwrap();
             for (what, time) in
-                [("elapsed", end.elapsed(&start).unwrap().unwrap()), ("span", of(&trace, "stands").length())]
+                [("elapsed", end.elapsed(&start).unwrap().unwrap()), ("span", of(&trace, "stands").duration())]
             {
                 // The clocks of the host and the device differ a little in rate.
                 let (least, most) = (least.mul_f64(0.999), most.mul_f64(1.001) + ROUNDING);
                 assert!(least <= time && time <= most, "{device}: {what}: {time:?} is not from {least:?} to {most:?}");
             }
             let metrics = trace.metrics();
-            assert!(metrics.wall >= least.mul_f64(0.999) && metrics.lanes[0].busy >= least.mul_f64(0.999), "{metrics}");
+            assert!(
+                metrics.wall >= least.mul_f64(0.999) && metrics.tracks[0].busy >= least.mul_f64(0.999),
+                "{metrics}"
+            );
         });
     }
 }
@@ -298,7 +301,7 @@ fn times_are_as_long_as_a_stream_stands_at_a_gate() {
 /// Makes a span of a hand-made trace. The times are in ms.
 fn made(lane: &str, activity: Activity, start: u64, end: u64) -> Span {
     let ms = Duration::from_millis;
-    Span { lane: lane.into(), label: format!("{start}").into(), activity, start: ms(start), end: ms(end) }
+    Span { track: lane.into(), label: format!("{start}").into(), activity, start: ms(start), end: ms(end) }
 }
 
 #[test]
@@ -324,9 +327,9 @@ fn metrics_of_traces_with_known_answers() {
     assert_eq!(metrics.host_wait, ms(28));
     assert!((metrics.concurrency - 42.0 / 30.0).abs() < 1e-12);
     assert_eq!(metrics.speedup_over(ms(45)), 1.5);
-    let lanes: Vec<_> = metrics.lanes.iter().map(|lane| (&*lane.lane, lane.busy)).collect();
+    let lanes: Vec<_> = metrics.tracks.iter().map(|lane| (&*lane.track, lane.busy)).collect();
     assert_eq!(lanes, [("up", ms(20)), ("gpu", ms(20)), ("main", ms(2))]);
-    assert!((metrics.lanes[0].utilisation - 2.0 / 3.0).abs() < 1e-12);
+    assert!((metrics.tracks[0].utilization - 2.0 / 3.0).abs() < 1e-12);
 
     // A serial trace hides nothing, and its gap counts as idle.
     let serial: Trace =
@@ -338,8 +341,8 @@ fn metrics_of_traces_with_known_answers() {
     for text in [metrics.to_string(), serial.to_svg(), serial.to_text()] {
         assert!(!text.contains("speed"), "{text}");
     }
-    assert!(metrics.to_string().contains("lanes busy on average        0.86\n"), "{metrics}");
-    assert!(serial.to_svg().contains("0.86 lanes busy on average"));
+    assert!(metrics.to_string().contains("tracks busy on average       0.86\n"), "{metrics}");
+    assert!(serial.to_svg().contains("0.86 tracks busy on average"));
     assert_eq!(metrics.speedup_over(metrics.wall), 1.0);
     assert!(metrics.advice.contains("take turns"), "{}", metrics.advice);
 
@@ -351,11 +354,11 @@ fn metrics_of_traces_with_known_answers() {
     assert!(metrics.advice.starts_with("upload-bound") && metrics.advice.contains("97 %"), "{}", metrics.advice);
 
     // At 50 GB/s, 100 ms carry 5 GB.
-    let near = metrics.clone().against_upload_limit(4_850_000_000, 50e9).advice;
+    let near = metrics.clone().with_upload_limit(4_850_000_000, 50e9).advice;
     assert_eq!(near, "upload-bound: 97 % of the upload limit, 48.5 of 50.0 GB/s");
-    let far = metrics.clone().against_upload_limit(1_000_000_000, 50e9).advice;
+    let far = metrics.clone().with_upload_limit(1_000_000_000, 50e9).advice;
     assert!(far.starts_with(&metrics.advice) && far.ends_with("20 % of the upload limit, 10.0 of 50.0 GB/s"), "{far}");
-    assert_eq!(Trace::default().metrics().against_upload_limit(1, 1.0), Trace::default().metrics());
+    assert_eq!(Trace::default().metrics().with_upload_limit(1, 1.0), Trace::default().metrics());
 
     // There are only kernels, and the host waits between them.
     let waiting: Trace = (0..10)
@@ -368,21 +371,21 @@ fn metrics_of_traces_with_known_answers() {
     // Spans that are nested or doubled count once.
     let nested: Trace =
         [made("gpu", Compute, 0, 10), made("gpu", Compute, 2, 4), made("gpu", Compute, 0, 10)].into_iter().collect();
-    assert_eq!(nested.metrics().lanes[0].busy, ms(10));
+    assert_eq!(nested.metrics().tracks[0].busy, ms(10));
     assert_eq!(nested.metrics().concurrency, 1.0);
 }
 
 #[test]
 fn labels_are_added_up_without_their_numbers() {
     let ms = Duration::from_millis;
-    let labelled =
+    let labeled =
         |label: &str, activity, start, end| Span { label: label.into(), ..made("lane", activity, start, end) };
     let trace: Trace = [
-        labelled("copy 0", Activity::Upload, 0, 3),
-        labelled("copy 1", Activity::Upload, 2, 4),
-        labelled("copy 10", Activity::Download, 4, 5),
-        labelled("kernel", Activity::Compute, 5, 20),
-        labelled("7", Activity::Host, 0, 1),
+        labeled("copy 0", Activity::Upload, 0, 3),
+        labeled("copy 1", Activity::Upload, 2, 4),
+        labeled("copy 10", Activity::Download, 4, 5),
+        labeled("kernel", Activity::Compute, 5, 20),
+        labeled("7", Activity::Host, 0, 1),
     ]
     .into_iter()
     .collect();
@@ -466,9 +469,9 @@ fn check_json(trace: &Trace) {
             let thread = events.iter().find(|m| m["name"] == "thread_name" && m["tid"] == e["tid"]).unwrap();
             e["name"] == *span.label
                 && e["cat"] == span.activity.name()
-                && thread["args"]["name"] == *span.lane
+                && thread["args"]["name"] == *span.track
                 && (e["ts"].as_f64().unwrap() - us(span.start)).abs() < 1e-3
-                && (e["dur"].as_f64().unwrap() - us(span.length())).abs() < 1e-3
+                && (e["dur"].as_f64().unwrap() - us(span.duration())).abs() < 1e-3
         });
         assert!(found, "{span:?}");
     }
@@ -502,7 +505,7 @@ fn pictures_of_many_spans_stay_small() {
     let svg = trace.to_svg();
     assert!(svg.len() < 1 << 20, "{} bytes", svg.len());
     check_xml(&svg);
-    assert!((trace.metrics().lanes[0].utilisation - 0.5).abs() < 1e-3);
+    assert!((trace.metrics().tracks[0].utilization - 0.5).abs() < 1e-3);
 }
 
 #[test]
@@ -567,7 +570,8 @@ fn two_streams_are_found_to_run_at_once() {
 /// panicked.
 #[test]
 fn traces_of_any_times_have_metrics() {
-    let span = |lane: &str, activity, start, end| Span { lane: lane.into(), label: "x 1".into(), activity, start, end };
+    let span =
+        |lane: &str, activity, start, end| Span { track: lane.into(), label: "x 1".into(), activity, start, end };
     let activities = [Activity::Upload, Activity::Compute, Activity::Host, Activity::Wait];
     let all = activities.map(|activity| {
         let lane = format!("{activity:?}");

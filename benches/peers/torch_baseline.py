@@ -235,7 +235,7 @@ def tokens(by, wrap, image):
     """Image to tokens: of one image that is on the device; and, on a GPU, of many that come from page-locked memory."""
     model, rgb = ImageToTokens(image.height, image.width).to(dev), image.rgb.to(dev)
     step, nbytes = wrap(model), 3 * image.pixels + 60 * model.budget
-    results = unsynchronised(step, rgb)
+    results = unsynchronized(step, rgb)
     expected = report(by, image, trimmed(results))
     row("kernels", "image to tokens", by, image, *bench(lambda: step(rgb)), nbytes)
     if args.cpu: return
@@ -250,7 +250,7 @@ def tokens(by, wrap, image):
     if streams: pipeline(by, CapturedStreams(image, graphs, results).measure(expected))
 
 
-def unsynchronised(step, rgb):
+def unsynchronized(step, rgb):
     """The results; refuses a step that makes the host wait, once it has been compiled and its constants are there."""
     step(rgb)
     if args.cpu: return step(rgb)
@@ -394,7 +394,7 @@ def self_test(golden):
         for plane, bound in enumerate(PLANE_ERROR):
             if "textures" in want:
                 checks.close(f"{file}: plane {plane}", planes[plane].cpu(), want["textures"][plane], bound)
-        got = trimmed(unsynchronised(wrap(model), rgb.to(dev)))
+        got = trimmed(unsynchronized(wrap(model), rgb.to(dev)))
         torch._dynamo.reset()
         scores = want["entropy"].double(), want["salience"].double()
         spread = (0.5 * sum(scores)).max() - (0.5 * sum(scores)).min()

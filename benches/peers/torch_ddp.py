@@ -4,7 +4,7 @@
 
 Prints the bus bandwidth of all-reduce by size, and the time of a step without all-reduce, with it after the backward pass,
 and as DDP. With --reference it first writes, for each size, the weights (bf16, in the order of the bench: of each layer the
-norm, both biases, both matrices), the input, and the losses of 10 steps whose optimiser keeps its weights in f32.
+norm, both biases, both matrices), the input, and the losses of 10 steps whose optimizer keeps its weights in f32.
 NCCL's multicast stays off.
 """
 import os, sys, time, torch, torch.nn as nn, torch.nn.functional as F, torch.distributed as dist

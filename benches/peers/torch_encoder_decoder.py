@@ -68,14 +68,14 @@ def eager(batch):
     torch.manual_seed(0)
     encoder = Encoder().cuda().bfloat16().eval().requires_grad_(False)
     learner = Learner().cuda().bfloat16()
-    optimiser = torch.optim.AdamW(learner.parameters(), fused=True)
+    optimizer = torch.optim.AdamW(learner.parameters(), fused=True)
     images = [torch.randn(batch, 3, SIDE, SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
     labels = [torch.randint(0, CLASSES, (batch,), device="cuda") for _ in range(4)]
 
     def train(features, labels):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.cross_entropy(learner(features).float(), labels).backward()
-        optimiser.step()
+        optimizer.step()
 
     def one(steps):
         for n in range(steps):
@@ -103,16 +103,16 @@ def graphs(batch, wrap=lambda module: module):
     torch.manual_seed(0)
     encoder = Encoder().cuda().bfloat16().eval().requires_grad_(False)
     learner = Learner().cuda().bfloat16()
-    optimiser = torch.optim.AdamW(learner.parameters(), fused=True, capturable=True)
+    optimizer = torch.optim.AdamW(learner.parameters(), fused=True, capturable=True)
     images = [torch.randn(batch, 3, SIDE, SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
     labels = [torch.randint(0, CLASSES, (batch,), device="cuda") for _ in range(4)]
     encode, learn = wrap(encoder), wrap(learner)
     image, label, features, seen = images[0].clone(), labels[0].clone(), None, None
 
     def train():
-        optimiser.zero_grad(set_to_none=False)
+        optimizer.zero_grad(set_to_none=False)
         F.cross_entropy(learn(seen).float(), label).backward()
-        optimiser.step()
+        optimizer.step()
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

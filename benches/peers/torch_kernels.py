@@ -46,10 +46,10 @@ def kernels():
     n = 1 << 27
     w = torch.nn.Parameter(torch.randn(n, device="cuda"))
     w.grad = torch.randn(n, device="cuda")
-    optimiser = torch.optim.AdamW([w], lr=1e-3, weight_decay=0.05, fused=True)
-    optimiser.step()
-    limited(f"AdamW, fused, {n} weights", 28 * n, lambda i: optimiser.step())
-    del w, optimiser
+    optimizer = torch.optim.AdamW([w], lr=1e-3, weight_decay=0.05, fused=True)
+    optimizer.step()
+    limited(f"AdamW, fused, {n} weights", 28 * n, lambda i: optimizer.step())
+    del w, optimizer
 
     rows, columns = 25216, 768
     x = sets(lambda: torch.randn(rows, columns, device="cuda"), 4 * rows * columns)
@@ -107,14 +107,14 @@ def weights(start, length, n, out, flip):
     i = torch.arange(out, device=start.device)
     i = torch.where(flip[:, None], out - 1 - i, i)
     scale = (length / out)[:, None]
-    centre, support = (i + 0.5) * scale, scale.clamp(min=1)
+    center, support = (i + 0.5) * scale, scale.clamp(min=1)
     j = torch.arange(n, device=start.device) - start[:, None]
-    w = (1 - (j[:, None, :] + 0.5 - centre[:, :, None]).abs() / support[:, :, None]).clamp(min=0)
+    w = (1 - (j[:, None, :] + 0.5 - center[:, :, None]).abs() / support[:, :, None]).clamp(min=0)
     w = w * ((j >= 0) & (j < length[:, None]))[:, None, :]
     return w / w.sum(-1, keepdim=True)
 
 
-def augment(images, crop, factors, size, normalise=True):
+def augment(images, crop, factors, size, normalize=True):
     """Augments uint8 [B, 3, H, W]: crop [B, 4] is top, left, height, width; factors [B, 6] as the golden files have them."""
     top, left, height, width = crop.float().unbind(1)
     flip, brightness, contrast, saturation, gray, sigma = factors.unbind(1)
@@ -138,7 +138,7 @@ def augment(images, crop, factors, size, normalise=True):
     x = sum(each(kernel[:, k]) * rows[:, :, :, k : k + size] for k in range(7))
     columns = F.pad(x, (0, 0, 3, 3), mode="reflect")
     x = sum(each(kernel[:, k]) * columns[:, :, k : k + size] for k in range(7))
-    if normalise:
+    if normalize:
         mean, std = (torch.tensor(v, device=x.device)[None, :, None, None] for v in (MEAN, STD))
         x = (x - mean) / std
     return x
@@ -176,7 +176,7 @@ def self_test(folder, photos):
         error = (augment(image, crop, factors, int(size))[0] - golden["image"].cuda()).abs().max().item()
         worst = max(worst, error)
     print(f"  augmentation: {len(files)} golden files, the largest error is {worst:.1e}")
-    assert files and worst < 1e-4  # of normalised values, which are up to 4.5 times as large
+    assert files and worst < 1e-4  # of normalized values, which are up to 4.5 times as large
 
 
 def main():

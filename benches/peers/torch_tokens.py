@@ -173,8 +173,8 @@ class ImageToTokens(torch.nn.Module):
         sums = planes.flatten(1)[:, at].masked_fill(outside, 0).sum((-2, -1))
         absent = t >= counts[0]
         means = (sums / ((bottom - top) * (right - left))).masked_fill(absent, 0)
-        centre = torch.stack(((top + bottom) / (2 * self.height), (left + right) / (2 * self.width)), 1)
-        return means.T.contiguous(), centre.masked_fill(absent[:, None], 0), cu_seqlens, patch_id, counts
+        center = torch.stack(((top + bottom) / (2 * self.height), (left + right) / (2 * self.width)), 1)
+        return means.T.contiguous(), center.masked_fill(absent[:, None], 0), cu_seqlens, patch_id, counts
 
     def cell(self, patch, c, n, size):
         """Start and end of cell `c` of `n` along an axis of `size` pixels; cells that hold no token end up anywhere within it."""

@@ -4,9 +4,9 @@
 use testkit::oracle::{self, wide};
 use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Stream};
 use thalweg_vision::kernels::{
-    self, Budget, Layout, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
+    self, BatchLayout, Budget, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
 };
-use thalweg_vision::{Head, Layer, Params, Pipeline, Query, arr_coc_0_1};
+use thalweg_vision::{Head, Layer, Pipeline, Query, TokenParams, arr_coc_0_1};
 
 use crate::Result;
 use crate::bencher::{Bench, Bencher, Buffer, compare};
@@ -31,7 +31,7 @@ pub(crate) fn measure(bench: &mut Bencher, scene: &Scene) -> Result {
 fn graphs(bench: &mut Bencher, scene: &Scene, name: &str, query: Option<(Head, Query)>) -> Result {
     let Scene { size: Size { images, height, width, .. }, content, .. } = *scene;
     let stream = bench.stream;
-    let mut pipeline = Pipeline::new(bench.device, Params { budget: TOKENS as u64, ..Params::default() })?;
+    let mut pipeline = Pipeline::new(bench.device, TokenParams { budget: TOKENS as u64, ..TokenParams::default() })?;
     if let Some((head, query)) = &query {
         pipeline = pipeline.with_query(head, query)?;
     }
@@ -142,10 +142,11 @@ fn head() -> Result<(Head, Query)> {
 const COUPLING: usize = 3400;
 const PREDICTOR: usize = 18179;
 
-/// The buffers of everything after the textures, and a function for each kernel: a batch in each launch.
+/// The buffers of everything after the textures, and a function for each kernel: a batch in each
+/// launch.
 struct Work<S: LiveBrand> {
-    layout: Layout,
-    params: Params,
+    layout: BatchLayout,
+    params: TokenParams,
     /// The most patches that can be selected, and tokens.
     capacity: [usize; 2],
     table: Owned<S, u32>,
@@ -172,14 +173,14 @@ struct Work<S: LiveBrand> {
 type Owned<S, T> = On<S, DeviceBuffer<T>>;
 
 impl<S: LiveBrand> Work<S> {
-    fn new(stream: &Stream<S>, layout: Layout) -> Result<Self> {
+    fn new(stream: &Stream<S>, layout: BatchLayout) -> Result<Self> {
         let (n, images) = (layout.patches() as usize, layout.images() as usize);
-        let params = Params { patch: layout.patch(), budget: TOKENS as u64, ..Params::default() };
+        let params = TokenParams { patch: layout.patch(), budget: TOKENS as u64, ..TokenParams::default() };
         let (lo, hi) = (*params.sides.start(), *params.sides.end());
         let capacity = [n.min(images * (TOKENS / (lo * lo) as usize)), images * TOKENS];
         let (head, query) = head()?;
-        let predictor = head.predictor(&query)?.ok_or("a head with a balancer has a predictor")?;
-        let coupling = head.coupling(&query)?;
+        let predictor = head.balancer_weights(&query)?.ok_or("a head with a balancer has a predictor")?;
+        let coupling = head.projection(&query)?;
         assert_eq!([coupling.len(), predictor.len()], [COUPLING, PREDICTOR]);
         Ok(Self {
             table: stream.upload_blocking(layout.table())?,
@@ -289,8 +290,8 @@ impl<S: LiveBrand> Work<S> {
         self.compress_fused(stream, rgb)
     }
 
-    /// Compares each image's relevance with the oracle's for the same features; and the allocation, bit for bit, with the
-    /// oracle's for the same relevance.
+    /// Compares each image's relevance with the oracle's for the same features; and the allocation,
+    /// bit for bit, with the oracle's for the same relevance.
     fn check(&self, stream: &Stream<S>) -> Result {
         let [features, entropy, relevance] =
             [&self.features, &self.entropy, &self.relevance].map(|map| stream.read_blocking(map));

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use thalweg::{Device, DeviceBuffer, DeviceKind, On, Plain, Stream, stream_tags};
+use thalweg::{Device, DeviceBuffer, DeviceCopy, DeviceKind, On, Stream, stream_tags};
 
 use crate::Result;
 use crate::images::Content;
@@ -17,8 +17,8 @@ pub(crate) type Buffer<T> = On<Bench, DeviceBuffer<T>>;
 pub(crate) struct Time {
     /// Of one operation between two events.
     pub(crate) one: f64,
-    /// Of one operation among many without events between them. There, one starts while the previous
-    /// one ends.
+    /// Of one operation among many without events between them. There, one starts while the
+    /// previous one ends.
     pub(crate) row: f64,
 }
 
@@ -62,8 +62,8 @@ impl Bencher {
         self.device.kind() == DeviceKind::Cuda
     }
 
-    /// Times `op`, which enqueues this many launches. It gets the number of the call, so that it can
-    /// take buffers in turn.
+    /// Times `op`, which enqueues this many launches. It gets the number of the call, so that it
+    /// can take buffers in turn.
     pub(crate) fn time(&mut self, launches: usize, mut op: impl FnMut(usize) -> Result) -> Result<Time> {
         let (stream, runs, warm) = (self.stream, self.runs, self.warm);
         stream.synchronize()?;
@@ -114,7 +114,7 @@ impl Bencher {
     }
 
     /// Makes so many buffers of `len` elements that none is still in the cache at its next turn.
-    pub(crate) fn sets<T: Plain>(&self, len: usize) -> Result<Vec<Buffer<T>>> {
+    pub(crate) fn sets<T: DeviceCopy>(&self, len: usize) -> Result<Vec<Buffer<T>>> {
         let sets = (self.cold / (len * size_of::<T>())).clamp(1, 255) + 1;
         (0..sets).map(|_| Ok(self.stream.alloc(len)?)).collect()
     }
@@ -129,8 +129,8 @@ impl Bencher {
         Ok(all)
     }
 
-    /// Adds a row for this crate, compared with a copy of as many bytes. `bytes` is 0 if they would say
-    /// little about the operation.
+    /// Adds a row for this crate, compared with a copy of as many bytes. `bytes` is 0 if they would
+    /// say little about the operation.
     pub(crate) fn row(&mut self, name: &str, content: Content, size: &str, time: Time, bytes: usize) -> Result {
         self.row_by("thalweg", name, content, size, time, bytes)
     }

@@ -88,8 +88,8 @@ impl Kernel {
         }
         let cubin = std::fs::read(cubin)?;
         let (mut module, mut function) = (null_mut(), null_mut());
-        // SAFETY: `cubin` is a whole file of nvcc's, copied by the driver; the device's context is current; each call stores
-        // one handle. The module stays loaded.
+        // SAFETY: `cubin` is a whole file of nvcc's, copied by the driver; the device's context is
+        // current; each call stores one handle. The module stays loaded.
         unsafe {
             check(sys::cuModuleLoadData(&mut module, cubin.as_ptr().cast()), "loading what nvcc wrote")?;
             check(sys::cuModuleGetFunction(&mut function, module, version.entry.as_ptr()), "finding its entry")?;
@@ -123,8 +123,9 @@ impl Kernel {
         ];
         let Version { pixels: [across, down], threads: [x, y], .. } = *self.version;
         let (columns, rows, raw) = (width.div_ceil(across), height.div_ceil(down), stream.raw().unwrap_or(null_mut()));
-        // SAFETY: the function takes these parameters; the buffers have the lengths of the image and its planes, as asserted,
-        // and are ordered by this stream. The device's context is current, since its buffers were made on this thread.
+        // SAFETY: the function takes these parameters; the buffers have the lengths of the image
+        // and its planes, as asserted, and are ordered by this stream. The device's context is
+        // current, since its buffers were made on this thread.
         let code = unsafe {
             sys::cuLaunchKernel(
                 self.function,

@@ -3,7 +3,7 @@
 
 use testkit::oracle;
 use thalweg::{DeviceSlice, LiveBrand, Stream};
-use thalweg_vision::kernels::{self, Layout, TokensMut};
+use thalweg_vision::kernels::{self, BatchLayout, TokensMut};
 
 use crate::Result;
 use crate::batch;
@@ -14,7 +14,7 @@ use crate::images::{Content, Photo, Size};
 /// Side of a patch, and tokens of a compression.
 pub(crate) const PATCH: u32 = 32;
 pub(crate) const TOKENS: usize = 4096;
-/// The fixation point, which is the centre.
+/// The fixation point, which is the center.
 pub(crate) const FIXATION: f32 = 0.5;
 
 /// The size of the image on which everything is checked before it is timed. It has partial patches,
@@ -55,7 +55,7 @@ pub(crate) fn check(bench: &Bencher, photo: &Photo) -> Result {
             kernels::features(&stream, height, width, patch, &planes, &mut features)?;
             kernels::entropy(&stream, height, width, patch, rgb, &mut entropy)?;
             same("planes", &features, &entropy)?;
-            let layout = Layout::new(&[[height, width]], patch)?;
+            let layout = BatchLayout::new(&[[height, width]], patch)?;
             let table = stream.upload_blocking(layout.table())?;
             for rgb in [&buffer, odd] {
                 stream.fill(&mut features, f32::NAN)?;
@@ -72,14 +72,14 @@ pub(crate) fn check(bench: &Bencher, photo: &Photo) -> Result {
 pub(crate) struct Scene {
     pub(crate) size: Size,
     pub(crate) content: Content,
-    pub(crate) layout: Layout,
+    pub(crate) layout: BatchLayout,
     table: Buffer<u32>,
     rgb: Vec<Buffer<u8>>,
 }
 
 impl Scene {
     fn new(bench: &Bencher, size: Size, content: Content, photo: &Photo) -> Result<Self> {
-        let layout = Layout::new(&vec![[size.height, size.width]; size.images], PATCH)?;
+        let layout = BatchLayout::new(&vec![[size.height, size.width]; size.images], PATCH)?;
         let pixels = content.pixels(size, photo);
         let mut data = vec![0; layout.bytes() as usize];
         for (b, image) in pixels.chunks(pixels.len() / size.images).enumerate() {
@@ -214,7 +214,7 @@ fn analyze(bench: &mut Bencher, scene: &Scene, planes: &DeviceSlice<Bench, f32>)
 
 pub(crate) fn analyze_into<S: LiveBrand>(
     stream: &Stream<S>,
-    layout: &Layout,
+    layout: &BatchLayout,
     table: &DeviceSlice<S, u32>,
     rgb: &DeviceSlice<S, u8>,
     features: &mut DeviceSlice<S, f32>,

@@ -102,7 +102,7 @@ fn both_ways(
     let from = up.bind(bench.device.pinned_from(&vec![2u8; FRAME])?)?;
     let mut target = up.alloc::<u8>(FRAME)?;
     let start = up.timestamp()?;
-    let (to, mut back) = up.hand((to, back), &down)?;
+    let (to, mut back) = up.hand_off((to, back), &down)?;
     for _ in 0..MANY {
         up.copy_to_device(&from, &mut target)?;
         down.copy_to_host(&to, &mut back)?;

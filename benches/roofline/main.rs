@@ -138,7 +138,7 @@ fn run() -> Result {
 fn measure(options: &Options) -> Result<Record> {
     let start = Instant::now();
     let (device, why) = match &options.device {
-        Some(name) => Device::from_spec(name)?,
+        Some(name) => Device::open(name)?,
         None => Device::from_environment()?,
     };
     let photo = Photo::new();

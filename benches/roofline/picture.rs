@@ -123,7 +123,7 @@ fn draw(record: &Record, groups: &[Group<'_>]) -> String {
         for (label, row) in &group.bars {
             let Some(percent) = row.percent() else { continue };
             let ours = row.by == "thalweg";
-            let (end, colour) = (x(percent).max(left + 1.5), if ours { OURS } else { THEIRS });
+            let (end, color) = (x(percent).max(left + 1.5), if ours { OURS } else { THEIRS });
             let class = if ours { "label ours" } else { "label" };
             match lines(label)[..] {
                 [first, second] => {
@@ -134,7 +134,7 @@ fn draw(record: &Record, groups: &[Group<'_>]) -> String {
             }
             let _ = writeln!(
                 body,
-                r#"<rect x="{left}" y="{y}" width="{:.1}" height="{BAR}" rx="2" fill="{colour}"/>"#,
+                r#"<rect x="{left}" y="{y}" width="{:.1}" height="{BAR}" rx="2" fill="{color}"/>"#,
                 end - left,
             );
             text(&mut body, VALUES, y + 13, "value", &value(row, percent));

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use thalweg::Event;
-use thalweg_vision::{Params, Pipeline, Tokens};
+use thalweg_vision::{Pipeline, TokenParams, Tokens};
 
 use crate::Result;
 use crate::bencher::{Bencher, micros};
@@ -23,7 +23,7 @@ pub(crate) fn measure(bench: &mut Bencher, limits: &Limits, size: Size, content:
     }
     let data = content.pixels(Size { images: 1, ..size }, photo);
     let images = if bench.is_gpu() { (BYTES / data.len()).clamp(64, 1024) } else { 4 };
-    let pipeline = Pipeline::new(bench.device, Params::default())?;
+    let pipeline = Pipeline::new(bench.device, TokenParams::default())?;
     // The first round captures the graphs and writes the image into the page-locked memory of each
     // frame. Later rounds find it there.
     let mut frames = (0..pipeline.depth())

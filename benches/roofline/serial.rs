@@ -19,7 +19,7 @@ pub(crate) fn check(photo: &Photo) -> Result {
     compare("features of the serial version", &features(height, width, PATCH as usize, &planes), &want, 1e-5)
 }
 
-/// The texture array `[13, H, W]` of `rgb`, fixation in the centre.
+/// The texture array `[13, H, W]` of `rgb`, fixation in the center.
 pub(crate) fn textures(height: usize, width: usize, rgb: &[u8]) -> Vec<f32> {
     let n = height * width;
     let linear: Vec<f32> = (0..256).map(|c| to_linear(c as f32 / 255.0)).collect();

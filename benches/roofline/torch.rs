@@ -11,7 +11,7 @@ use testkit::oracle;
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
-use thalweg_vision::{Image, Params, Pipeline, TokenSet, allocate_blocking};
+use thalweg_vision::{Image, Pipeline, TokenParams, TokenSet, allocate_tokens_blocking};
 
 use crate::Result;
 use crate::bencher::{Bencher, compare};
@@ -144,7 +144,7 @@ impl Checks<'_> {
             if !self.ours.contains_key(name) {
                 let size = self.sizes.iter().find(|size| size.name == name).ok_or("a size that was not asked for")?;
                 let image = Image::new(size.height, size.width, Content::Photo.pixels(*size, self.photo))?;
-                let tokens = Pipeline::new(bench.device, Params::default())?.run(&[image]).remove(0)?;
+                let tokens = Pipeline::new(bench.device, TokenParams::default())?.run(&[image]).remove(0)?;
                 self.ours.insert(name.into(), tokens);
             }
             let ours = &self.ours[name];
@@ -159,9 +159,9 @@ impl Checks<'_> {
 
 /// Returns how many patches have another side than in `ours`, or an error if the results are wrong.
 ///
-/// Two runs in f32 may round the relevance of a patch to different keys. So the sides must be exactly
-/// those that this crate allocates for PyTorch's relevance. Tokens are compared for the patches that
-/// have the same side in both.
+/// Two runs in f32 may round the relevance of a patch to different keys. So the sides must be
+/// exactly those that this crate allocates for PyTorch's relevance. Tokens are compared for the
+/// patches that have the same side in both.
 fn same_tokens(bench: &Bencher, theirs: &SafeTensors<'_>, ours: &TokenSet) -> Result<usize> {
     for (name, ours) in [("features", &ours.features), ("entropy", &ours.entropy), ("salience", &ours.salience)] {
         compare(name, &floats(theirs, name)?, ours, BOUND)?;
@@ -171,7 +171,7 @@ fn same_tokens(bench: &Bencher, theirs: &SafeTensors<'_>, ours: &TokenSet) -> Re
     let relevance = floats(theirs, "relevance")?;
     compare("relevance", &relevance, &ours.relevance, 4e-6 / f64::from(spread))?;
 
-    let allocation = allocate_blocking(&bench.stream, &relevance, &Params::default())?;
+    let allocation = allocate_tokens_blocking(&bench.stream, &relevance, &TokenParams::default())?;
     let (sides, cu_seqlens) = (integers(theirs, "sides")?, integers(theirs, "cu_seqlens")?);
     let patch_id = integers(theirs, "patch_id")?;
     if [&sides, &cu_seqlens, &patch_id] != [&allocation.sides, &allocation.cu_seqlens, &allocation.patch_id] {

@@ -11,8 +11,8 @@ use std::str::FromStr;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use thalweg::{Device, Error};
-use thalweg_loader::Decode;
-use thalweg_vision::Params;
+use thalweg_loader::DecodeBackend;
+use thalweg_vision::TokenParams;
 
 use crate::output;
 use crate::train::settings::Settings;
@@ -47,7 +47,7 @@ Examples:
       runs on the second GPU and prints a report for programs";
 
 const OTHERS: &str = "  thalweg augment photos/*.jpg --out sheet.png
-      draws what random crops, colours and blurs make of photographs
+      draws what random crops, colors and blurs make of photographs
 
   thalweg train digits/ --out model.safetensors
   thalweg predict model.safetensors digits/3/0042.png
@@ -72,7 +72,7 @@ Results:
                               with --precision
   cu_seqlens  i32 [K + 1]     where in tokens each selected patch starts
   patch_id    i32 [K]         raster index of each selected patch
-  position    f32 [T, 2]      centre of each cell, (y, x) from 0 to 1
+  position    f32 [T, 2]      center of each cell, (y, x) from 0 to 1
   sides       i32 [gh, gw]    n, if a patch has n x n tokens; 0 if it has none
   relevance   f32 [gh, gw]    the score that decides the allocation
   entropy     f32 [gh, gw]    a score that is part of relevance
@@ -142,10 +142,10 @@ every number.
 Results:
   FILE.png, a contact sheet: a row for each photograph, first the whole photograph
   (squeezed into a square), then its results in this epoch and the next ones. The
-  second photograph has the next index, and so on. Colours are not normalised.
+  second photograph has the next index, and so on. Colors are not normalized.
 
   FILE.safetensors, for one photograph and N = --size:
-  image    f32 [3, N, N]  the result, normalised
+  image    f32 [3, N, N]  the result, normalized
   crop     i32 [4]        top, left, height and width of the crop
   factors  f64 [6]        flip (0 or 1), brightness, contrast, saturation,
                           grayscale (0 or 1), sigma of the blur or 0
@@ -300,8 +300,7 @@ impl DeviceArg {
     /// Opens the device. If `auto` found no GPU and chose the CPU, also returns a line that says
     /// why.
     pub(crate) fn open(&self) -> Result<(Device, Option<String>), String> {
-        Device::from_spec(&self.name)
-            .map_err(|e| format!("device {} (from --device or THALWEG_DEVICE): {e}", self.name))
+        Device::open(&self.name).map_err(|e| format!("device {} (from --device or THALWEG_DEVICE): {e}", self.name))
     }
 }
 
@@ -317,7 +316,7 @@ pub(crate) struct DecodeArg {
         env = "THALWEG_DECODE",
         value_parser = decode
     )]
-    pub(crate) place: Decode,
+    pub(crate) place: DecodeBackend,
 
     /// The most pixels of a photograph: a small file may claim many. The default is Pillow's limit
     #[arg(long, value_name = "N", default_value_t = PIXEL_LIMIT, value_parser = clap::value_parser!(u64).range(1..))]
@@ -445,7 +444,7 @@ impl Precision {
     }
 }
 
-impl From<Precision> for thalweg_vision::Precision {
+impl From<Precision> for thalweg_vision::TokenPrecision {
     fn from(precision: Precision) -> Self {
         match precision {
             Precision::F32 => Self::F32,
@@ -603,8 +602,8 @@ pub(crate) struct TrainArgs {
 }
 
 impl TrainArgs {
-    /// Returns the settings: those of the run that goes on, or the defaults, then those of --config, then
-    /// the flags. A run that goes on keeps its settings.
+    /// Returns the settings: those of the run that goes on, or the defaults, then those of
+    /// --config, then the flags. A run that goes on keeps its settings.
     pub(crate) fn settings(&self, saved: Option<&Settings>) -> Result<Settings, String> {
         let mut settings = match (&self.config, saved) {
             (Some(path), _) => Settings::read(path)?,
@@ -639,8 +638,8 @@ pub(crate) struct PredictArgs {
     #[arg(value_name = "MODEL")]
     pub(crate) model: PathBuf,
 
-    /// PNG, JPEG or WebP files, or - for an image on standard input; a line for each: path, class and
-    /// probability, separated by tabs
+    /// PNG, JPEG or WebP files, or - for an image on standard input; a line for each: path, class
+    /// and probability, separated by tabs
     #[arg(required = true, value_name = "image|-")]
     pub(crate) images: Vec<PathBuf>,
 
@@ -674,8 +673,8 @@ pub(crate) struct LaunchArgs {
 
 impl TokensArgs {
     /// Returns the parameters of the pipeline.
-    pub(crate) fn params(&self) -> Params {
-        Params {
+    pub(crate) fn params(&self) -> TokenParams {
+        TokenParams {
             patch: self.patch,
             sides: self.sides.clone(),
             budget: self.budget,
@@ -728,13 +727,13 @@ fn device(text: &str) -> Result<String, String> {
     // Only the library knows which names there are. To ask it means to open the device, which the
     // run does anyway, and which stays open. `auto` is always right; to ask for it could open a GPU
     // for nothing if another flag is wrong.
-    if text != "auto" && matches!(Device::from_spec(text), Err(Error::DeviceSpec { .. })) {
+    if text != "auto" && matches!(Device::open(text), Err(Error::DeviceSpec { .. })) {
         return Err("expected auto, cpu or cuda:N with N from 0 (the value may come from THALWEG_DEVICE)".to_owned());
     }
     Ok(text.to_owned())
 }
 
-fn decode(text: &str) -> Result<Decode, String> {
+fn decode(text: &str) -> Result<DecodeBackend, String> {
     let text = if text.is_empty() { "auto" } else { text }; // THALWEG_DECODE may be set but empty
     text.parse().map_err(|_| "expected auto, device or host (the value may come from THALWEG_DECODE)".to_owned())
 }
@@ -815,6 +814,6 @@ mod tests {
     fn defaults_are_those_of_the_library() {
         let cli = Cli::try_parse_from(["thalweg", "tokens", "a.png", "--out", "x"]).unwrap();
         let Command::Tokens(args) = cli.command else { panic!("tokens was asked for") };
-        assert_eq!(format!("{:?}", args.params()), format!("{:?}", Params::default()));
+        assert_eq!(format!("{:?}", args.params()), format!("{:?}", TokenParams::default()));
     }
 }

@@ -8,9 +8,9 @@ use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{ExtendedColorType, ImageEncoder, RgbImage};
 use serde_json::{Map, Value};
 use thalweg::{Device, Stream, stream_tags};
-use thalweg_loader::Decode;
+use thalweg_loader::DecodeBackend;
 use thalweg_vision::Image;
-use thalweg_vision::augment::{Augmentation, Crop, Parameters, Sample};
+use thalweg_vision::augment::{AugmentInput, Augmentation, Crop, Parameters};
 
 use crate::args::{AugmentArgs, DecodeArg, PIXEL_LIMIT};
 use crate::inputs::STDIN;
@@ -74,7 +74,8 @@ fn options(args: &AugmentArgs) -> Result<Augmentation, String> {
 
 /// Decodes all images. One that cannot be decoded is an error.
 fn read(args: &AugmentArgs, device: Device) -> Result<Vec<Image>, String> {
-    let mut photos = Photos::open(device, &args.images, &DecodeArg { place: Decode::Host, max_pixels: PIXEL_LIMIT })?;
+    let mut photos =
+        Photos::open(device, &args.images, &DecodeArg { place: DecodeBackend::Host, max_pixels: PIXEL_LIMIT })?;
     let mut images = Vec::new();
     while let Some(chunk) = photos.next_chunk(3)? {
         if let Some((index, error)) = chunk.failures.into_iter().next() {
@@ -97,7 +98,7 @@ fn results(
     all: &[Parameters],
 ) -> thalweg::Result<Vec<f32>> {
     let (height, width) = (image.height(), image.width());
-    let samples: Vec<_> = all.iter().map(|&parameters| Sample { start: 0, height, width, parameters }).collect();
+    let samples: Vec<_> = all.iter().map(|&parameters| AugmentInput { start: 0, height, width, parameters }).collect();
     let rgb = stream.upload_blocking(image.rgb())?;
     let mut augmenter = augmentation.augmenter(stream, args.size, samples.len())?;
     augmenter.prepare(stream, &samples)?;

@@ -13,7 +13,7 @@ use crate::output;
 /// list before it returns the error.
 pub(crate) fn run(args: &DevicesArgs) -> Result<ExitCode, String> {
     let Seen { devices, best, note, used } = look(
-        || Device::from_spec("auto").map_err(|e| e.to_string()),
+        || Device::open("auto").map_err(|e| e.to_string()),
         (args.device.name != "auto").then_some(|| args.device.open().map(|(device, _)| device)),
         Device::all,
     )?;
@@ -48,8 +48,9 @@ struct Seen {
     used: Result<Device, String>,
 }
 
-/// Opens what a run would use before it lists what can be opened. A GPU without free memory cannot be opened, but
-/// perhaps a moment later; once open, it stays so. Each device is asked for once, so the list has the one that is used.
+/// Opens what a run would use before it lists what can be opened. A GPU without free memory cannot
+/// be opened, but perhaps a moment later; once open, it stays so. Each device is asked for once, so
+/// the list has the one that is used.
 fn look(
     auto: impl FnOnce() -> Result<(Device, Option<String>), String>,
     named: Option<impl FnOnce() -> Result<Device, String>>,

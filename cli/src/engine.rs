@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use thalweg::{Device, Result};
-use thalweg_vision::{Head, Image, Options, Pipeline, Query, TokenSet, arr_coc_0_1};
+use thalweg_vision::{Head, Image, Pipeline, PipelineOptions, Query, TokenSet, arr_coc_0_1};
 
 use crate::args::{Precision, TokensArgs};
 use crate::output::Data::{F32, Half, I32};
@@ -25,7 +25,7 @@ pub(crate) fn query(args: &TokensArgs) -> Result<Option<(Head, Query)>, String> 
     let head = read("--weights", weights, Head::from_safetensors)?;
     let query = read("--query", query, |bytes| {
         let query = Query::from_safetensors(bytes)?;
-        head.coupling(&query)?; // fails if the two do not fit together
+        head.projection(&query)?; // fails if the two do not fit together
         Ok(query)
     })?;
     Ok(Some((head, query)))
@@ -50,11 +50,11 @@ impl Engine {
                 Ok(Self::Profile(arr_coc_0_1::Profile::new(device, head, query)?, Duration::ZERO))
             }
             _ => {
-                let options = Options {
+                let options = PipelineOptions {
                     textures: args.textures,
                     precision: args.precision.into(),
                     stages: true,
-                    ..Options::default()
+                    ..PipelineOptions::default()
                 };
                 let mut pipeline = Pipeline::with_options(device, args.params(), options)?;
                 if let Some((head, query)) = query {

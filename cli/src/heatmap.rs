@@ -1,7 +1,7 @@
 //! A picture of a photograph with its allocation drawn over it.
 //!
-//! A patch without tokens is dim and almost gray. A patch with n x n tokens keeps its colours and
-//! shows the lattice of its cells and a frame. The colour of both says n, and the bar below is the
+//! A patch without tokens is dim and almost gray. A patch with n x n tokens keeps its colors and
+//! shows the lattice of its cells and a frame. The color of both says n, and the bar below is the
 //! scale. Small photographs are enlarged until their cells are visible, and large ones are reduced
 //! to fit a page.
 
@@ -53,7 +53,7 @@ fn draw(image: &Image, set: &TokenSet, sides: &RangeInclusive<u32>) -> Option<Rg
     let page = w.max(NARROWEST);
     let legend = Legend::new(page);
     let mut picture = RgbImage::from_pixel(page, h + legend.height(), byte(PAGE));
-    // The colours span only the sides up to the largest in use: by default, most patches get one of
+    // The colors span only the sides up to the largest in use: by default, most patches get one of
     // the smallest few.
     let most = set.sides.iter().max().map_or(0, |&side| side as u32);
     let used = *sides.start()..=most.max(*sides.start());
@@ -81,7 +81,7 @@ fn scale(height: u32, width: u32, patch: u32, hi: u32) -> f64 {
     fits.min(enough).floor().max(1.0)
 }
 
-/// Returns the colour of the picture at the point `at` (y, x), in pixels of the photograph.
+/// Returns the color of the picture at the point `at` (y, x), in pixels of the photograph.
 fn shade(color: [f32; 3], at: [f64; 2], scale: f64, set: &TokenSet, used: &RangeInclusive<u32>) -> [f32; 3] {
     let patch = f64::from(set.patch);
     let [row, column] = at.map(|v| (v / patch) as usize);
@@ -115,14 +115,14 @@ fn shade(color: [f32; 3], at: [f64; 2], scale: f64, set: &TokenSet, used: &Range
     mix(ruled, hue, 0.95 * line(to_line(1.0), if scale < 1.0 { 1.0 } else { 3.0 }) * room(pitch))
 }
 
-/// Returns the colour of n on the scale. The scale leaves out the dark end of the colour map, which
+/// Returns the color of n on the scale. The scale leaves out the dark end of the color map, which
 /// would be invisible on a dark photograph.
 fn scale_color(side: u32, used: &RangeInclusive<u32>) -> [f32; 3] {
     let span = (used.end() - used.start()).max(1);
     viridis(0.45 + 0.55 * (side - used.start()) as f32 / span as f32)
 }
 
-/// Computes Matplotlib's colour map viridis with a polynomial that Matt Zucker fitted (public
+/// Computes Matplotlib's color map viridis with a polynomial that Matt Zucker fitted (public
 /// domain, CC0).
 fn viridis(t: f32) -> [f32; 3] {
     const C: [[f32; 3]; 7] = [
@@ -145,7 +145,7 @@ fn byte(color: [f32; 3]) -> Rgb<u8> {
     Rgb(color.map(|v| (v * 255.0).round() as u8))
 }
 
-/// The bar below the photograph. It says how many tokens there are, and shows the colour of each
+/// The bar below the photograph. It says how many tokens there are, and shows the color of each
 /// number of tokens per patch.
 struct Legend {
     /// The height of a digit in pixels. All other sizes are multiples of it.

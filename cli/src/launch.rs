@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use thalweg_collective::{Limits, StoreServer};
+use thalweg_collective::{StoreLimits, StoreServer};
 
 use crate::args::LaunchArgs;
 use crate::output;
@@ -19,7 +19,7 @@ use crate::output;
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The time that ranks have to end by themselves after a signal.
-const FAREWELL: Duration = Duration::from_secs(1);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
 /// The pause between two looks whether a rank has ended.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<ExitCode, String> {
 /// Runs a program as several ranks, and returns the exit code of the first one that fails.
 pub(crate) fn ranks(size: usize, program: &[OsString], output: Output) -> Result<ExitCode, String> {
     let secret = secret();
-    let store = StoreServer::bind("127.0.0.1:0", secret.as_bytes(), Limits::default());
+    let store = StoreServer::bind("127.0.0.1:0", secret.as_bytes(), StoreLimits::default());
     let store = store.map_err(|error| format!("cannot start a store: {error}"))?;
     // For programs that meet in another way, such as those of PyTorch.
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
@@ -132,7 +132,7 @@ fn wait(ranks: &mut Ranks, signal: &AtomicUsize) -> Result<ExitCode, String> {
         let signal = signal.load(Ordering::Relaxed);
         if signal != 0 {
             // A terminal sends it to the ranks too. Those that are writing a file end after that.
-            let end = Instant::now() + FAREWELL;
+            let end = Instant::now() + SHUTDOWN_GRACE;
             while Instant::now() < end && ranks.0.iter_mut().any(|child| matches!(child.try_wait(), Ok(None))) {
                 thread::sleep(PAUSE);
             }
@@ -159,8 +159,8 @@ fn code(status: ExitStatus) -> ExitCode {
     ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).filter(|&code| code != 0).unwrap_or(1))
 }
 
-/// Copies lines, each with the rank before it. What is no text is copied too, and a last line without
-/// an end gets one.
+/// Copies lines, each with the rank before it. What is no text is copied too, and a last line
+/// without an end gets one.
 fn prefix(rank: usize, from: impl Read, mut to: impl Write) {
     let mut from = BufReader::new(from);
     let mut line = format!("[{rank}] ").into_bytes();

@@ -1,9 +1,9 @@
 //! The command `thalweg` turns photographs into adaptive visual tokens.
 //!
-//! `args` parses the command line. `tokens`, `augment`, `train`, `predict` and `devices` are subcommands. `tokens` finds the
-//! photographs (`inputs`), decodes them (`photos`), computes the results (`engine`),
-//! draws which patches got tokens (`heatmap`), writes files that are either whole or absent
-//! (`output`) and reports what it did (`report`). `devices` lists the devices.
+//! `args` parses the command line. `tokens`, `augment`, `train`, `predict` and `devices` are
+//! subcommands. `tokens` finds the photographs (`inputs`), decodes them (`photos`), computes the
+//! results (`engine`), draws which patches got tokens (`heatmap`), writes files that are either
+//! whole or absent (`output`) and reports what it did (`report`). `devices` lists the devices.
 //! `launch` runs a program as several ranks.
 
 mod args;

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use thalweg::{Device, DeviceBuffer, DeviceKind, Error, Event};
 use thalweg_loader::{
-    BatchEvents, Canvas, Decode, DecodeError, Loader, Options, Source, Upload, decode_photo, read_photo,
+    BatchEvents, DecodeBackend, DecodeError, ImageSink, Loader, LoaderOptions, Source, UploadMode, decode_photo,
+    read_photo,
 };
 use thalweg_vision::{Image, Pipeline, TokenSet};
 
@@ -30,8 +31,8 @@ const PINNED_BYTES: usize = AHEAD_BYTES + 2 * CHUNK_BYTES;
 /// The most bytes to read from standard input.
 const STDIN_BYTES: u64 = 1 << 30;
 
-/// The streams of a loader whose photographs the device decodes. Each decodes one at a time, which does not
-/// fill a GPU.
+/// The streams of a loader whose photographs the device decodes. Each decodes one at a time, which
+/// does not fill a GPU.
 const STREAMS: usize = 3;
 
 /// The pixels of a photograph on the device.
@@ -108,8 +109,8 @@ impl Photos {
         decode: &DecodeArg,
     ) -> Result<Self, String> {
         let paths: Vec<PathBuf> = paths.into_iter().cloned().collect();
-        // Standard input can be read once only, and a device without memory for a photograph is a reason to
-        // read it again.
+        // Standard input can be read once only, and a device without memory for a photograph is a
+        // reason to read it again.
         let on_device = decode.place.on(device.kind()) && paths.iter().all(|path| path.as_os_str() != STDIN);
         let pixel_limit = decode.max_pixels;
         let loader = Self::start(device, &paths, on_device, pixel_limit)?;
@@ -119,19 +120,19 @@ impl Photos {
     fn start(device: Device, paths: &[PathBuf], on_device: bool, pixel_limit: u64) -> Result<Loader<PathBuf>, String> {
         let (decode, upload) = match (on_device, device.kind()) {
             // Those who use the photographs upload them.
-            (false, _) => (Decode::Host, Upload::Off),
-            (true, DeviceKind::Cpu) => (Decode::Device, Upload::Sequential),
-            (true, _) => (Decode::Device, Upload::Streams),
+            (false, _) => (DecodeBackend::Host, UploadMode::Off),
+            (true, DeviceKind::Cpu) => (DecodeBackend::Device, UploadMode::Sequential),
+            (true, _) => (DecodeBackend::Device, UploadMode::Streams),
         };
-        let options = Options {
-            batch: 1,
+        let options = LoaderOptions {
+            batch_size: 1,
             prefetch: CHUNK_IMAGES,
             pinned_budget: PINNED_BYTES,
             pixel_limit,
             upload_streams: STREAMS,
             upload,
             decode,
-            ..Options::default()
+            ..LoaderOptions::default()
         };
         Loader::new(device, Source::files(paths, read), options).map_err(|e| e.to_string())
     }
@@ -179,9 +180,10 @@ impl Photos {
                     inputs.push(batch.indices[0] as usize);
                 }
                 Err(Error::Sample { index, cause, .. }) => failures.push((index as usize, cause.to_string())),
-                // The device has no memory for the next photograph. The host decodes it and those after it.
+                // The device has no memory for the next photograph. The host decodes it and those
+                // after it.
                 Err(Error::OutOfMemory { .. } | Error::TooLarge { .. }) if self.on_device => {
-                    let (position, decoded) = (self.loader.position(), self.decoded());
+                    let (position, decoded) = (self.loader.state(), self.decoded());
                     self.loader = Self::start(self.device, &self.paths, false, self.pixel_limit)?;
                     self.loader.resume(position).map_err(|e| e.to_string())?;
                     (self.on_device, self.earlier) = (false, decoded);
@@ -199,12 +201,12 @@ impl Photos {
 }
 
 /// Reads and decodes a photograph from a file or from standard input.
-fn read(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
+fn read(path: &Path, sink: &mut ImageSink<'_>) -> Result<(), DecodeError> {
     if path.as_os_str() != STDIN {
-        return read_photo(path, canvas);
+        return read_photo(path, sink);
     }
     let mut bytes = Vec::new();
     let read = std::io::stdin().lock().take(STDIN_BYTES).read_to_end(&mut bytes);
     read.map_err(|e| format!("cannot read it: {e}"))?;
-    decode_photo(&bytes, canvas)
+    decode_photo(&bytes, sink)
 }

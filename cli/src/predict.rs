@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use thalweg::stream_tags;
 use thalweg_train::{Tensors, TokenTransformer};
-use thalweg_vision::{Params, Pipeline};
+use thalweg_vision::{Pipeline, TokenParams};
 
 use crate::args::PredictArgs;
 use crate::inputs::STDIN;
@@ -19,14 +19,14 @@ stream_tags!(Work);
 /// Runs the subcommand: prints path, class and probability of each image, in order.
 pub(crate) fn run(args: &PredictArgs) -> Result<ExitCode, String> {
     let file = Tensors::load(&args.model).map_err(|e| e.to_string())?;
-    let (classes, params): (Vec<String>, Params) = (value(&file, CLASSES)?, value(&file, TOKENS)?);
+    let (classes, params): (Vec<String>, TokenParams) = (value(&file, CLASSES)?, value(&file, TOKENS)?);
     let (device, note) = args.device.open()?;
     if let Some(note) = note {
         say(format_args!("thalweg: {note}"));
     }
     let stream = device.stream::<Work>().map_err(|e| e.to_string())?;
     let mut model = TokenTransformer::<_, f32>::from_tensors(&stream, &file).map_err(|e| e.to_string())?;
-    if model.config().classes != classes.len() || model.config().inputs != thalweg_vision::PLANES {
+    if model.config().num_classes != classes.len() || model.config().input_dim != thalweg_vision::PLANES {
         let what = format!("the weights are not those of a model with the classes {classes:?}");
         return Err(file.wrong(what).to_string());
     }
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<ExitCode, String> {
             tokens.pack(&(0..tokens.len()).collect::<Vec<_>>(), &mut packed);
             let found = model.evaluate(&packed.batch()).map_err(|e| e.to_string())?;
             for ((&index, logits), &class) in
-                chunk.inputs.iter().zip(found.logits.chunks_exact(classes.len())).zip(&found.classes)
+                chunk.inputs.iter().zip(found.logits.chunks_exact(classes.len())).zip(&found.predictions)
             {
                 let class = class as usize;
                 let total: f64 = logits.iter().map(|&v| f64::from(v - logits[class]).exp()).sum();

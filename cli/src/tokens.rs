@@ -115,7 +115,8 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report:
     Ok(())
 }
 
-/// A photograph whose result is there: its height and width, and its pixels if they are on the host.
+/// A photograph whose result is there: its height and width, and its pixels if they are on the
+/// host.
 struct Photo {
     size: [u32; 2],
     image: Option<Image>,
@@ -155,8 +156,9 @@ impl<'a> Runner<'a> {
         Ok(Self { args, query, device, note, engine, spare: None, may_use_spare })
     }
 
-    /// Computes the results of photographs. Where their pixels are on the device, they stay there, if no
-    /// heatmap and no profile needs them on the host. Those of a photograph that fails are brought to the host.
+    /// Computes the results of photographs. Where their pixels are on the device, they stay there,
+    /// if no heatmap and no profile needs them on the host. Those of a photograph that fails are
+    /// brought to the host.
     fn run(&mut self, pixels: Pixels) -> thalweg::Result<Vec<(Photo, thalweg::Result<Outcome>)>> {
         match (pixels, &self.engine) {
             (Pixels::Device(images), Engine::Pipeline(pipeline)) if !self.args.heatmap => {

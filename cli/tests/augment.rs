@@ -35,7 +35,7 @@ fn one_result_equals_the_golden_file() {
         }
         let ((shape, image), (want_shape, want)) = (got.f32("image"), want.f32("image"));
         assert_eq!(shape, want_shape, "{name}");
-        // 2e-5 before normalising, which divides by at least 0.224.
+        // 2e-5 before normalizing, which divides by at least 0.224.
         let worst = image.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(worst <= 2e-5 / 0.224, "{name}: off by {worst}");
     }

@@ -1,4 +1,5 @@
-//! `--decode`: the device decodes JPEG files, and whatever it cannot decode comes as it does from the host.
+//! `--decode`: the device decodes JPEG files, and whatever it cannot decode comes as it does from
+//! the host.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! What the command says about a GPU that cannot be opened: one run goes on on the CPU device and says why, and a rank
-//! among several ends. The driver that fails is the test's own.
+//! What the command says about a GPU that cannot be opened: one run goes on on the CPU device and
+//! says why, and a rank among several ends. The driver that fails is the test's own.
 #![cfg(target_os = "linux")]
 
 use testkit::drivers::Drivers;

@@ -216,7 +216,7 @@ fn wrong_usage_names_the_flag_and_what_it_takes() {
         (&["--fixation", "0.1,0.5,0.5"], &["--fixation", "Y,X"]),
         (&["--device", "gpu"], &["--device", "auto, cpu or cuda:N"]),
         (&["--device", "cuda:-1"], &["--device", "auto, cpu or cuda:N"]),
-        (&["--colour"], &["--colour"]),
+        (&["--color"], &["--color"]),
     ];
     for (flags, words) in cases {
         Run::of(thalweg().arg("tokens").arg(&image).arg("--out").arg(bench.out()).args(*flags)).expect(2, words);

@@ -53,7 +53,8 @@ fn a_full_disk_at_a_checkpoint_leaves_the_last_one() {
         )
     };
     let settings = ["--width", "16", "--heads", "2", "--depth", "1", "--patience", "0", "--epochs"];
-    // A run of one epoch says how much an epoch writes. The disk has room for five of them, and not for twenty.
+    // A run of one epoch says how much an epoch writes. The disk has room for five of them, and not
+    // for twenty.
     run(&[&settings[..], &["1"]].concat(), 16 << 20).expect(0, &[]);
     let size = |path: &Path| fs::metadata(path).unwrap().len() as usize;
     let checkpoint = model.with_extension("checkpoint.safetensors");

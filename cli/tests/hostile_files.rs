@@ -1,5 +1,6 @@
-//! Models and checkpoints whose headers were changed: `thalweg predict` and `thalweg train --resume` name what is wrong
-//! and end with code 1. A killed or panicking process has another code.
+//! Models and checkpoints whose headers were changed: `thalweg predict` and
+//! `thalweg train --resume` name what is wrong and end with code 1. A killed or panicking process
+//! has another code.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +10,8 @@ use serde_json::{Map, Value, json};
 use crate::support::bars::{SMALL, data};
 use crate::support::{Bench, Run, thalweg};
 
-/// A change of a file: of the extents of a tensor, which has no data then, or of a value of the metadata.
+/// A change of a file: of the extents of a tensor, which has no data then, or of a value of the
+/// metadata.
 enum Change {
     Empty(&'static str, Value),
     Metadata(&'static str, Value),
@@ -81,7 +83,8 @@ fn headers_that_lie_are_errors() {
         change(&out, &other, &wrong);
         predict().expect(1, &[words]);
     }
-    // A budget is what a user may ask for at most, and more than the patches of an image can take does no harm.
+    // A budget is what a user may ask for at most, and more than the patches of an image can take
+    // does no harm.
     change(&out, &other, &Metadata("thalweg.tokens", budget));
     predict().expect(0, &[]);
 

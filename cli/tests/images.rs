@@ -66,7 +66,7 @@ fn sixteen_bits_are_rounded_to_eight() {
     assert_eq!(bench.pixels(&bench.file("la.png", png(DynamicImage::ImageLumaA16(la)))).2, expected);
 }
 
-/// Makes a baseline JPEG of one colour, with four components and Adobe's marker for CMYK. With this
+/// Makes a baseline JPEG of one color, with four components and Adobe's marker for CMYK. With this
 /// marker, a component is 255 minus the ink.
 fn cmyk(width: u16, height: u16, stored: [u8; 4]) -> Vec<u8> {
     let mut bytes = vec![0xFF, 0xD8];
@@ -75,8 +75,8 @@ fn cmyk(width: u16, height: u16, stored: [u8; 4]) -> Vec<u8> {
         bytes.extend((body.len() as u16 + 2).to_be_bytes());
         bytes.extend(body);
     };
-    segment(0xEE, b"Adobe\x00\x64\x00\x00\x00\x00\x00"); // the last byte: no colour transform
-    segment(0xDB, &[&[0][..], &[8; 64]].concat()); // one quantisation table, all 8
+    segment(0xEE, b"Adobe\x00\x64\x00\x00\x00\x00\x00"); // the last byte: no color transform
+    segment(0xDB, &[&[0][..], &[8; 64]].concat()); // one quantization table, all 8
     let [h, w] = [height, width].map(u16::to_be_bytes);
     let components = (1..=4).flat_map(|id| [id, 0x11, 0]);
     segment(0xC0, &[8, h[0], h[1], w[0], w[1], 4].into_iter().chain(components).collect::<Vec<_>>());
@@ -91,7 +91,7 @@ fn cmyk(width: u16, height: u16, stored: [u8; 4]) -> Vec<u8> {
     let mut push = |value: u32, count: u32| bits.extend((0..count).rev().map(|i| value >> i & 1 == 1));
     for block in 0..width.div_ceil(8) * height.div_ceil(8) {
         for level in stored {
-            // The DC term of a flat block is 8 (level - 128), and the quantisation table divides it
+            // The DC term of a flat block is 8 (level - 128), and the quantization table divides it
             // by 8. The following blocks store the difference, which is zero.
             let difference = if block == 0 { i32::from(level) - 128 } else { 0 };
             let size = difference.unsigned_abs().checked_ilog2().map_or(0, |log| log + 1);
@@ -157,8 +157,8 @@ fn the_exif_orientation_is_applied() {
         let path = bench.file(&format!("o{orientation}.jpg"), oriented(&plain, orientation));
         let (height, width, pixels) = bench.pixels(&path);
         assert_eq!((height, width), if orientation < 5 { (16, 32) } else { (32, 16) }, "orientation {orientation}");
-        let centre = |y: usize, x: usize| pixels[(height * (2 * y + 1) / 4) * width + width * (2 * x + 1) / 4][0];
-        let seen = [centre(0, 0), centre(0, 1), centre(1, 0), centre(1, 1)];
+        let center = |y: usize, x: usize| pixels[(height * (2 * y + 1) / 4) * width + width * (2 * x + 1) / 4][0];
+        let seen = [center(0, 0), center(0, 1), center(1, 0), center(1, 1)];
         let near = seen.iter().zip(expected).all(|(&got, want)| got.abs_diff(want) <= 2);
         assert!(near, "orientation {orientation}: {seen:?}, expected {expected:?}");
     }

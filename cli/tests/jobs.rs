@@ -1,4 +1,5 @@
-//! The script of `docs/jobs` that starts the ranks of a machine: two machines, both of which are this one.
+//! The script of `docs/jobs` that starts the ranks of a machine: two machines, both of which are
+//! this one.
 
 #![cfg(unix)]
 

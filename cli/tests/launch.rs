@@ -53,7 +53,8 @@ fn what_cannot_run_is_an_error() {
     assert_eq!(run(&["-n", "2"]).0, Some(2));
 }
 
-/// A signal to the launcher ends the ranks too. Ctrl-C of a terminal reaches all of them at once, and no rank has failed.
+/// A signal to the launcher ends the ranks too. Ctrl-C of a terminal reaches all of them at once,
+/// and no rank has failed.
 #[test]
 #[cfg(unix)]
 fn a_signal_ends_the_ranks() {

@@ -19,7 +19,8 @@ fn difference(name: &str, ours: &Tokens, theirs: &Tokens) -> f64 {
     a.iter().zip(&b).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max)
 }
 
-/// The sides that the oracle allocates for these relevances, with the parameters in a file's metadata.
+/// The sides that the oracle allocates for these relevances, with the parameters in a file's
+/// metadata.
 fn allocate(relevance: &[f32], metadata: &BTreeMap<String, String>) -> Vec<i32> {
     let (lo, hi) = metadata["sides"].split_once("..").expect("LO..HI");
     let (lo, hi) = (lo.parse().expect("LO"), hi.parse().expect("HI"));

@@ -1,6 +1,6 @@
-//! `thalweg train` on several ranks, by `--gpus` and under a launcher: they learn what one learns, and a run
-//! whose rank is killed goes on as if nothing had happened. On CPU ranks, and on two GPUs over NCCL, or on one GPU with
-//! `NCCL_MULTI_RANK_GPU_ENABLE=1`.
+//! `thalweg train` on several ranks, by `--gpus` and under a launcher: they learn what one learns,
+//! and a run whose rank is killed goes on as if nothing had happened. On CPU ranks, and on two GPUs
+//! over NCCL, or on one GPU with `NCCL_MULTI_RANK_GPU_ENABLE=1`.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,7 +14,8 @@ use thalweg::Device;
 use crate::support::bars::{CLASSES, SMALL, data, report};
 use crate::support::{Bench, Run, Tokens, thalweg};
 
-/// Batches of 7 of 30 images: the ranks have unequal parts of a batch, and one of three has none of the last.
+/// Batches of 7 of 30 images: the ranks have unequal parts of a batch, and one of three has none of
+/// the last.
 const MANY_STEPS: [&str; 6] = ["--epochs", "10", "--batch", "7", "--patience", "0"];
 
 /// What the ranks compute on: the value of `THALWEG_DEVICE` and of `THALWEG_COLLECTIVE_BACKEND`.
@@ -62,7 +63,8 @@ fn number(value: &Value, key: &str) -> f64 {
     value[key].as_f64().unwrap_or_else(|| panic!("{key} in {value}"))
 }
 
-/// Expects two reports of the same run, up to the rounding of sums. Returns how far the losses are apart.
+/// Expects two reports of the same run, up to the rounding of sums. Returns how far the losses are
+/// apart.
 fn close(a: &[Value], b: &[Value]) -> f64 {
     assert_eq!(a.len(), b.len());
     let apart = |(a, b): (&Value, &Value)| {
@@ -153,7 +155,8 @@ struct UnderWay {
     ids: Vec<String>,
 }
 
-/// Starts a run of processes, each of which says its number first, and waits for its first checkpoint.
+/// Starts a run of processes, each of which says its number first, and waits for its first
+/// checkpoint.
 fn start(ranks: &str, program: &Command, checkpoint: &Path) -> UnderWay {
     let text = |part: &std::ffi::OsStr| part.to_str().expect("UTF-8").to_owned();
     let mut script = Command::new("sh");
@@ -182,7 +185,8 @@ fn start(ranks: &str, program: &Command, checkpoint: &Path) -> UnderWay {
 }
 
 /// A rank is killed in the middle of training. The others end with an error that names it and the
-/// operation; the ranks that are started next go on from the checkpoint, and nothing is different in the end.
+/// operation; the ranks that are started next go on from the checkpoint, and nothing is different
+/// in the end.
 #[cfg(unix)]
 fn killed(on: On, cases: &[(&str, usize)]) {
     let bench = Bench::new();

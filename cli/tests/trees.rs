@@ -109,8 +109,8 @@ fn two_trees_into_one() {
     assert_eq!(width(&bench.out().join("same.safetensors")), "40");
 }
 
-/// Links back up the tree make circles. Each folder is still read once. Otherwise the two links here
-/// would lead to 2^40 paths, because the system follows 40 links.
+/// Links back up the tree make circles. Each folder is still read once. Otherwise the two links
+/// here would lead to 2^40 paths, because the system follows 40 links.
 #[cfg(unix)]
 #[test]
 fn a_circle_of_folders() {

@@ -7,9 +7,10 @@
 //! ```
 //!
 //! Both sides use the same stream, the same memory and the same library, one after the other, each
-//! with a communicator of its own. The bus bandwidth is 2 (N - 1) / N times the bytes over the time.
-//! Bandwidths are the device's: the stream is busy while the host enqueues, so what a call costs the host does not
-//! show. The columns behind are times of calls in a row on an idle stream, where it does.
+//! with a communicator of its own. The bus bandwidth is 2 (N - 1) / N times the bytes over the
+//! time. Bandwidths are the device's: the stream is busy while the host enqueues, so what a call
+//! costs the host does not show. The columns behind are times of calls in a row on an idle stream,
+//! where it does.
 //!
 //! Without a launcher and with two GPUs, it measures the sums of two threads by peer copies.
 
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use libloading::Library;
 use thalweg::{Device, DeviceBuffer, DeviceKind, DeviceSlice, LiveBrand, On, Stream, stream_tags};
-use thalweg_collective::{Backend, CommGraph, Options, Place, Sum, World, ranks};
+use thalweg_collective::{Backend, CommGraph, RankEnv, Sum, World, WorldOptions, ranks};
 
 stream_tags!(Reduce);
 
@@ -45,7 +46,7 @@ impl Raw {
         blocking: bool,
     ) -> Result<Self, Error> {
         let name = std::env::var("THALWEG_NCCL").unwrap_or_else(|_| "libnccl.so.2".into());
-        // SAFETY: Loading NVIDIA's library runs its initialisers, which is allowed at any time.
+        // SAFETY: Loading NVIDIA's library runs its initializers, which is allowed at any time.
         let library = unsafe { Library::new(name) }?;
         let key = format!("by hand {blocking}");
         let mut id = Id([0; 128]);
@@ -58,7 +59,8 @@ impl Raw {
         }
         id.0.copy_from_slice(&world.wait(&key, Duration::from_secs(60))?);
         let mut comm: Comm = std::ptr::null_mut();
-        // The fields of version 2.18: size, magic, version, blocking, cluster, CTAs, network, sharing.
+        // The fields of version 2.18: size, magic, version, blocking, cluster, CTAs, network,
+        // sharing.
         #[repr(C)]
         struct Config(usize, u32, u32, c_int, [c_int; 3], *const u8, c_int);
         let undefined = c_int::MIN;
@@ -123,7 +125,8 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// The time of the host for a call, in ns: calls in a row, short enough for the queue of the stream.
+/// The time of the host for a call, in ns: calls in a row, short enough for the queue of the
+/// stream.
 fn host<S: LiveBrand>(s: Stream<S>, mut call: impl FnMut()) -> Result<f64, Error> {
     let mut times = Vec::new();
     for round in 0..60 {
@@ -180,7 +183,7 @@ fn peers(gpus: [Device; 2]) -> Result<(), Error> {
     for mib in [1usize, 4, 16, 64, 256, 1024] {
         let mut rates = Vec::new();
         for backend in [Backend::Peer, Backend::Host] {
-            let options = Options { backend, ..Options::default() };
+            let options = WorldOptions { backend, ..WorldOptions::default() };
             let times = ranks(&gpus, options, |rank, world| -> thalweg_collective::Result<f64> {
                 let s = rank.stream::<Reduce>()?;
                 let mut comm = world.comm(s)?;
@@ -209,7 +212,7 @@ fn peers(gpus: [Device; 2]) -> Result<(), Error> {
 }
 
 fn main() -> Result<(), Error> {
-    let Some(place) = Place::from_env()? else {
+    let Some(place) = RankEnv::from_env()? else {
         println!("this is a single rank; start it with `thalweg launch -n 2 -- BINARY` to measure NCCL");
         return match [0, 1].map(Device::cuda) {
             [Ok(a), Ok(b)] => peers([a, b]),
@@ -227,8 +230,8 @@ fn main() -> Result<(), Error> {
         }
     };
     assert_eq!(gpu.kind(), DeviceKind::Cuda);
-    let world = World::join(&place, Options { backend: Backend::Nccl, ..Options::from_env()? })?;
-    let (rank, size, store) = (world.rank(), world.size(), world.store().reconnected()?);
+    let world = World::connect(&place, WorldOptions { backend: Backend::Nccl, ..WorldOptions::from_env()? })?;
+    let (rank, size, store) = (world.rank(), world.size(), world.store().reconnect()?);
     let s = gpu.stream::<Reduce>()?;
     let raw = s.raw().ok_or("a GPU has streams of the driver")?;
     let mut comm = world.comm(s)?;

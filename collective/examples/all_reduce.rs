@@ -29,15 +29,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut gradient = compute.alloc::<f32>(ELEMENTS)?;
     compute.fill(&mut gradient, rank as f32 + 1.0)?;
 
-    let mut gradient = compute.hand(gradient, &reduce)?;
+    let mut gradient = compute.hand_off(gradient, &reduce)?;
     comm.all_reduce_in_place(Mean, &mut gradient)?;
-    let gradient = reduce.hand(gradient, &compute)?;
-    let mean = compute.read_blocking(&gradient).map_err(|error| comm.explain(error))?;
+    let gradient = reduce.hand_off(gradient, &compute)?;
+    let mean = compute.read_blocking(&gradient).map_err(|error| comm.failure_or(error))?;
     let expected = (size as f32 + 1.0) / 2.0;
     assert!(mean.iter().all(|&v| v == expected), "{} is not {expected}", mean[0]);
 
     // How long one takes, after the first.
-    let mut gradient = compute.hand(gradient, &reduce)?;
+    let mut gradient = compute.hand_off(gradient, &reduce)?;
     let start = Instant::now();
     for _ in 0..10 {
         comm.all_reduce_in_place(Mean, &mut gradient)?;

@@ -7,34 +7,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use thalweg::{DeviceBuffer, DeviceSlice, Event, LiveBrand, On, PinnedBuffer, Stream};
 
-use crate::element::{Element, HasKind, HasOp, Reduction};
+use crate::element::{CollectiveElement, HasKind, HasOp, Reduction};
 use crate::engine::{Engine, Message, mismatch};
 use crate::error::{Error, Failure, Result, StoreError};
-use crate::head::{Call, Code};
-use crate::member::{Keep, Member};
+use crate::header::{Call, Code};
 use crate::nccl::{self, Nccl, Transfer};
 use crate::options::Backend;
 use crate::peer::{self, Peer};
+use crate::rank_handle::{RankHandle, RankShared};
 
 /// The communicator of a rank: operations in which all ranks take part, enqueued on one stream.
 ///
 /// Every rank calls the same operations in the same order. A call enqueues its operation and does
-/// not wait (by [peer copies](crate::Backend::Peer) it waits on the host until the other ranks have called the same); the
-/// operation begins when the stream comes to it on every rank. The buffers are those
-/// of the communicator's stream, as for any other operation: [`Stream::hand`] brings a buffer to it
-/// and back, and until the stream has passed the operation no other stream and no host can touch the
-/// buffer. Calls take `&mut self`, so two threads never use a communicator at once.
+/// not wait (by [peer copies](crate::Backend::Peer) it waits on the host until the other ranks have
+/// called the same); the operation begins when the stream comes to it on every rank. The buffers
+/// are those of the communicator's stream, as for any other operation: [`Stream::hand_off`] brings
+/// a buffer to it and back, and until the stream has passed the operation no other stream and no
+/// host can touch the buffer. Calls take `&mut self`, so two threads never use a communicator at
+/// once.
 ///
 /// If a rank is late, gone, or calls something else, the ranks fail: see [`Failure`]. From then on
 /// each call gives [`Error::Failed`], and every device of the ranks has failed too, so nobody can
 /// read what the operations after the failure left. There is no way back but new processes, or, in
 /// one process, new CPU devices.
 ///
-/// [`Options::backend`](crate::Options::backend) says who carries out the operations. Without NCCL, the
-/// bytes go through page-locked memory of the size of the largest operation, which the communicator
-/// keeps.
+/// [`WorldOptions::backend`](crate::WorldOptions::backend) says who carries out the operations.
+/// Without NCCL, the bytes go through page-locked memory of the size of the largest operation,
+/// which the communicator keeps.
 pub struct Comm<S: LiveBrand> {
-    member: Member,
+    member: RankHandle,
     /// NCCL, if it carries out the operations. It ends before the memory below is freed.
     pub(crate) nccl: Option<Nccl>,
     /// The copies between the devices of this process, if they carry out the operations.
@@ -52,27 +53,27 @@ pub struct Comm<S: LiveBrand> {
 }
 
 /// The messages of a group: see [`Comm::group`].
-pub struct Group<'b, S> {
+pub struct MessageGroup<'b, S> {
     rank: usize,
     size: usize,
     sends: Vec<(usize, Call, &'b DeviceSlice<S, u8>)>,
     receives: Vec<(usize, Call, &'b mut DeviceSlice<S, u8>)>,
 }
 
-/// An operation on its way to its turn. If it never has one, because its stream has failed, or if it
-/// panics, the ranks fail.
-struct Turn {
-    keep: Arc<Keep>,
+/// An operation on its way to its turn. If it never has one, because its stream has failed, or if
+/// it panics, the ranks fail.
+struct PendingOp {
+    rank_shared: Arc<RankShared>,
     seq: u64,
     call: Call,
     over: bool,
 }
 
-impl Drop for Turn {
+impl Drop for PendingOp {
     fn drop(&mut self) {
         if !self.over {
-            let (rank, seq) = (self.keep.rank, self.seq);
-            self.keep.fate.fail(Failure::Abandoned { rank, seq, op: self.call.text() });
+            let (rank, seq) = (self.rank_shared.rank, self.seq);
+            self.rank_shared.failure_state.fail(Failure::Abandoned { rank, seq, op: self.call.text() });
         }
     }
 }
@@ -84,7 +85,7 @@ type Sent<F, T> = std::result::Result<Event<DeviceBuffer<T>>, On<F, DeviceBuffer
 static MADE: AtomicU64 = AtomicU64::new(0);
 
 impl<S: LiveBrand> Comm<S> {
-    pub(crate) fn new(member: Member, stream: Stream<S>) -> Result<Self> {
+    pub(crate) fn new(member: RankHandle, stream: Stream<S>) -> Result<Self> {
         let staging = stream.bind(PinnedBuffer::empty(stream.device())).map_err(thalweg::Error::from)?;
         let nccl = nccl::connect(&member.0, stream.device(), stream.raw())?;
         let peer = if nccl.is_none() { peer::connect(&member.0, stream.device())? } else { None };
@@ -104,12 +105,12 @@ impl<S: LiveBrand> Comm<S> {
 
     /// The number of this rank, from 0.
     pub fn rank(&self) -> usize {
-        self.keep().rank
+        self.rank_shared().rank
     }
 
     /// The number of ranks.
     pub fn size(&self) -> usize {
-        self.keep().size
+        self.rank_shared().size
     }
 
     /// Returns the backend that carries out the operations: never [`Backend::Auto`].
@@ -128,17 +129,17 @@ impl<S: LiveBrand> Comm<S> {
 
     /// The first failure of the ranks, if there is one.
     pub fn failure(&self) -> Option<&Failure> {
-        self.keep().fate.failure()
+        self.rank_shared().failure_state.failure()
     }
 
     /// The failure of the ranks, if they have failed, and otherwise the error given. A call of the
     /// device reports a failure of the ranks as [`thalweg::Error::Poisoned`], with its text; this
     /// gives the failure itself.
-    pub fn explain(&self, error: impl Into<Error>) -> Error {
+    pub fn failure_or(&self, error: impl Into<Error>) -> Error {
         self.failure().map_or_else(|| error.into(), |failure| Error::Failed(failure.clone()))
     }
 
-    fn keep(&self) -> &Arc<Keep> {
+    fn rank_shared(&self) -> &Arc<RankShared> {
         &self.member.0
     }
 
@@ -148,11 +149,11 @@ impl<S: LiveBrand> Comm<S> {
     /// The ranks have failed, or the device of this rank.
     #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
-        self.stream.synchronize().map_err(|error| self.explain(error))
+        self.stream.synchronize().map_err(|error| self.failure_or(error))
     }
 
     pub(crate) fn replays(&self) -> bool {
-        self.keep().options.graphs && self.keep().local.1 == self.size()
+        self.rank_shared().options.graphs && self.rank_shared().local.1 == self.size()
     }
 
     pub(crate) fn healthy(&self) -> Result<()> {
@@ -163,7 +164,7 @@ impl<S: LiveBrand> Comm<S> {
     ///
     /// # Errors
     /// The lengths of `from` and `to` differ, or the ranks or the device have failed.
-    pub fn all_reduce<T: Element, R: Reduction<T>>(
+    pub fn all_reduce<T: CollectiveElement, R: Reduction<T>>(
         &mut self,
         _: R,
         from: &DeviceSlice<S, T>,
@@ -182,7 +183,11 @@ impl<S: LiveBrand> Comm<S> {
     ///
     /// # Errors
     /// The ranks or the device have failed.
-    pub fn all_reduce_in_place<T: Element, R: Reduction<T>>(&mut self, _: R, x: &mut DeviceSlice<S, T>) -> Result<()> {
+    pub fn all_reduce_in_place<T: CollectiveElement, R: Reduction<T>>(
+        &mut self,
+        _: R,
+        x: &mut DeviceSlice<S, T>,
+    ) -> Result<()> {
         let call = self.reduction::<T, R>(Code::AllReduce, None, x.len());
         self.in_place(call, x)
     }
@@ -192,7 +197,12 @@ impl<S: LiveBrand> Comm<S> {
     ///
     /// # Errors
     /// `root` is no rank, or the ranks or the device have failed.
-    pub fn reduce<T: Element, R: Reduction<T>>(&mut self, _: R, root: usize, x: &mut DeviceSlice<S, T>) -> Result<()> {
+    pub fn reduce<T: CollectiveElement, R: Reduction<T>>(
+        &mut self,
+        _: R,
+        root: usize,
+        x: &mut DeviceSlice<S, T>,
+    ) -> Result<()> {
         self.root(root)?;
         let call = self.reduction::<T, R>(Code::Reduce, Some(root), x.len());
         if self.rank() == root {
@@ -206,7 +216,7 @@ impl<S: LiveBrand> Comm<S> {
     ///
     /// # Errors
     /// `from` is not that long, or the ranks or the device have failed.
-    pub fn reduce_scatter<T: Element, R: Reduction<T>>(
+    pub fn reduce_scatter<T: CollectiveElement, R: Reduction<T>>(
         &mut self,
         _: R,
         from: &DeviceSlice<S, T>,
@@ -224,7 +234,11 @@ impl<S: LiveBrand> Comm<S> {
     /// # Errors
     /// `to` has not a block of the length of `from` for each rank, or the ranks or the device have
     /// failed.
-    pub fn all_gather<T: Element>(&mut self, from: &DeviceSlice<S, T>, to: &mut DeviceSlice<S, T>) -> Result<()> {
+    pub fn all_gather<T: CollectiveElement>(
+        &mut self,
+        from: &DeviceSlice<S, T>,
+        to: &mut DeviceSlice<S, T>,
+    ) -> Result<()> {
         self.blocks("all-gather", (from.len(), to.len()), from.len(), to.len())?;
         let call = call::<T>(Code::AllGather, None, from.len());
         let (own, all) = (self.block(from.byte_len()), 0..to.byte_len());
@@ -237,7 +251,7 @@ impl<S: LiveBrand> Comm<S> {
     /// # Errors
     /// The length of `x` is not a multiple of the number of ranks, or the ranks or the device have
     /// failed.
-    pub fn all_gather_in_place<T: Element>(&mut self, x: &mut DeviceSlice<S, T>) -> Result<()> {
+    pub fn all_gather_in_place<T: CollectiveElement>(&mut self, x: &mut DeviceSlice<S, T>) -> Result<()> {
         let count = x.len() / self.size();
         self.blocks("all-gather", (count, x.len()), count, x.len())?;
         self.in_place(call::<T>(Code::AllGather, None, count), x)
@@ -247,7 +261,7 @@ impl<S: LiveBrand> Comm<S> {
     ///
     /// # Errors
     /// `root` is no rank, or the ranks or the device have failed.
-    pub fn broadcast<T: Element>(&mut self, root: usize, x: &mut DeviceSlice<S, T>) -> Result<()> {
+    pub fn broadcast<T: CollectiveElement>(&mut self, root: usize, x: &mut DeviceSlice<S, T>) -> Result<()> {
         self.root(root)?;
         let call = call::<T>(Code::Broadcast, Some(root), x.len());
         if self.rank() == root {
@@ -266,28 +280,29 @@ impl<S: LiveBrand> Comm<S> {
         self.apart::<u8>(call::<u8>(Code::Barrier, None, 0), 0, None, None)
     }
 
-    /// Compares a number of all ranks, such as a checksum of weights that must be the same everywhere.
-    /// Waits for the answer.
+    /// Compares a number of all ranks, such as a checksum of weights that must be the same
+    /// everywhere. Waits for the answer.
     ///
     /// # Errors
-    /// [`Error::Drift`] on every rank if the numbers differ; or the ranks or the device have failed.
-    pub fn compare(&mut self, what: &'static str, number: u64) -> Result<()> {
+    /// [`Error::RanksDiffer`] on every rank if the numbers differ; or the ranks or the device have
+    /// failed.
+    pub fn verify_equal(&mut self, what: &'static str, number: u64) -> Result<()> {
         let s = self.stream;
         let own = s.upload_blocking(&[number])?;
         let mut all = s.alloc(self.size())?;
         self.all_gather(&own, &mut all)?;
-        let all = s.read_blocking(&all).map_err(|error| self.explain(error))?;
+        let all = s.read_blocking(&all).map_err(|error| self.failure_or(error))?;
         let most = all.iter().find(|&&number| 2 * all.iter().filter(|&&other| other == number).count() > all.len());
         let differing: Vec<usize> = (0..all.len()).filter(|&rank| Some(&all[rank]) != most).collect();
-        if differing.is_empty() { Ok(()) } else { Err(Error::Drift { what, differing }) }
+        if differing.is_empty() { Ok(()) } else { Err(Error::RanksDiffer { what, differing }) }
     }
 
-    /// Sends elements to another rank, which [receives](Self::receive) them. Two ranks that send to
+    /// Sends elements to another rank, which [receives](Self::recv) them. Two ranks that send to
     /// one another do it in a [`group`](Self::group).
     ///
     /// # Errors
     /// `to` is no other rank, or the ranks or the device have failed.
-    pub fn send<T: Element>(&mut self, to: usize, x: &DeviceSlice<S, T>) -> Result<()> {
+    pub fn send<T: CollectiveElement>(&mut self, to: usize, x: &DeviceSlice<S, T>) -> Result<()> {
         self.group(|group| group.send(to, x))
     }
 
@@ -295,22 +310,22 @@ impl<S: LiveBrand> Comm<S> {
     ///
     /// # Errors
     /// `from` is no other rank, or the ranks or the device have failed.
-    pub fn receive<T: Element>(&mut self, from: usize, x: &mut DeviceSlice<S, T>) -> Result<()> {
-        self.group(|group| group.receive(from, x))
+    pub fn recv<T: CollectiveElement>(&mut self, from: usize, x: &mut DeviceSlice<S, T>) -> Result<()> {
+        self.group(|group| group.recv(from, x))
     }
 
     /// Sends and receives several messages at once, so that no rank waits for another one's order.
     ///
-    /// The closure only lists the messages; they are enqueued together when it returns. If it returns
-    /// an error or panics, nothing is enqueued, so a group cannot stay open.
+    /// The closure only lists the messages; they are enqueued together when it returns. If it
+    /// returns an error or panics, nothing is enqueued, so a group cannot stay open.
     ///
     /// ```
     /// use thalweg::{Device, stream_tags};
-    /// use thalweg_collective::{Options, Result, ranks};
+    /// use thalweg_collective::{WorldOptions, Result, ranks};
     ///
     /// stream_tags!(Exchange);
     /// let devices = [Device::new_cpu()?, Device::new_cpu()?, Device::new_cpu()?];
-    /// let passed = ranks(&devices, Options::default(), |rank, world| -> Result<Vec<i32>> {
+    /// let passed = ranks(&devices, WorldOptions::default(), |rank, world| -> Result<Vec<i32>> {
     ///     let stream = rank.stream::<Exchange>()?;
     ///     let mut comm = world.comm(stream)?;
     ///     let (x, mut y) = (stream.upload_blocking(&[rank.index() as i32])?, stream.alloc(1)?);
@@ -327,8 +342,8 @@ impl<S: LiveBrand> Comm<S> {
     ///
     /// # Errors
     /// The error of the closure, or the ranks or the device have failed.
-    pub fn group<'b>(&'b mut self, f: impl FnOnce(&mut Group<'b, S>) -> Result<()>) -> Result<()> {
-        let mut group = Group { rank: self.rank(), size: self.size(), sends: Vec::new(), receives: Vec::new() };
+    pub fn group<'b>(&'b mut self, f: impl FnOnce(&mut MessageGroup<'b, S>) -> Result<()>) -> Result<()> {
+        let mut group = MessageGroup { rank: self.rank(), size: self.size(), sends: Vec::new(), receives: Vec::new() };
         f(&mut group)?;
         self.healthy()?;
         let Some(first) = group.sends.first().map(|m| m.1).or(group.receives.first().map(|m| m.1)) else {
@@ -340,8 +355,9 @@ impl<S: LiveBrand> Comm<S> {
             let all = sends.chain(receives);
             let all: Vec<Transfer> =
                 all.map(|(peer, sends, call, address)| Transfer { peer, sends, call, address }).collect();
-            // SAFETY: The slices of the group have the elements that their calls say, this stream orders
-            // all uses of their memory, and each that is received into is borrowed exclusively.
+            // SAFETY: The slices of the group have the elements that their calls say, this stream
+            // orders all uses of their memory, and each that is received into is borrowed
+            // exclusively.
             unsafe { nccl.exchange(self.seq, &all) }?;
             nccl.mark(&self.stream);
             return Ok(());
@@ -377,12 +393,12 @@ impl<S: LiveBrand> Comm<S> {
         Ok(())
     }
 
-    fn reduction<T: Element, R: Reduction<T>>(&self, code: Code, root: Option<usize>, count: usize) -> Call {
+    fn reduction<T: CollectiveElement, R: Reduction<T>>(&self, code: Code, root: Option<usize>, count: usize) -> Call {
         Call { op: Some(<R as HasOp>::OP), ..call::<T>(code, root, count) }
     }
 
     /// Enqueues a collective operation on the elements of `x`.
-    fn in_place<T: Element>(&mut self, call: Call, x: &mut DeviceSlice<S, T>) -> Result<()> {
+    fn in_place<T: CollectiveElement>(&mut self, call: Call, x: &mut DeviceSlice<S, T>) -> Result<()> {
         let bytes = x.byte_len();
         let Some(seq) = self.begin(call, bytes)? else { return Ok(()) };
         if let Some(nccl) = &self.nccl {
@@ -391,8 +407,8 @@ impl<S: LiveBrand> Comm<S> {
                 Code::AllGather => to + self.block(bytes / self.size()).start as u64,
                 _ => to,
             };
-            // SAFETY: `x` has the elements that the call says, with those of this rank in their place. This
-            // stream orders all uses of its memory, and it is borrowed exclusively.
+            // SAFETY: `x` has the elements that the call says, with those of this rank in their
+            // place. This stream orders all uses of its memory, and it is borrowed exclusively.
             unsafe { nccl.collective(seq, call, from, to) }?;
             nccl.mark(&self.stream);
             return Ok(());
@@ -405,9 +421,9 @@ impl<S: LiveBrand> Comm<S> {
         self.copy_out(0..bytes, x.cast_mut())
     }
 
-    /// Reduces a bucket that has just been finished on another stream, if peer copies carry operations out: they take it
-    /// straight from there. Otherwise it comes back.
-    pub(crate) fn all_reduce_bucket<F: LiveBrand, T: Element, R: Reduction<T>>(
+    /// Reduces a bucket that has just been finished on another stream, if peer copies carry
+    /// operations out: they take it straight from there. Otherwise it comes back.
+    pub(crate) fn all_reduce_bucket<F: LiveBrand, T: CollectiveElement, R: Reduction<T>>(
         &mut self,
         _: R,
         from: Stream<F>,
@@ -425,7 +441,7 @@ impl<S: LiveBrand> Comm<S> {
 
     /// Enqueues a collective operation on `bytes` of staging memory, with the places in it of what
     /// goes in and out.
-    fn apart<T: Element>(
+    fn apart<T: CollectiveElement>(
         &mut self,
         call: Call,
         bytes: usize,
@@ -442,9 +458,9 @@ impl<S: LiveBrand> Comm<S> {
             let from = from.map(|(from, _)| from.device_ptr());
             let to = to.map(|(to, _)| to.device_ptr());
             let one = from.or(to).or(self.barrier.as_ref().map(|byte| byte.device_ptr())).unwrap_or(0);
-            // SAFETY: The caller passes what the call says; a rank that only reads or only writes names
-            // the same memory on both sides, where NCCL does not write, or does not read. A barrier has a
-            // byte of its own. This stream orders all uses of the memory.
+            // SAFETY: The caller passes what the call says; a rank that only reads or only writes
+            // names the same memory on both sides, where NCCL does not write, or does not read. A
+            // barrier has a byte of its own. This stream orders all uses of the memory.
             unsafe { nccl.collective(seq, call, from.unwrap_or(one), to.unwrap_or(one)) }?;
             nccl.mark(&self.stream);
             return Ok(());
@@ -460,33 +476,34 @@ impl<S: LiveBrand> Comm<S> {
     }
 
     /// Counts a collective operation, and compares it with those of the other ranks if the options
-    /// say so. `None` for a single rank. The host needs `bytes` of staging memory for it, and without
-    /// them it does not count: the other ranks would wait for it.
+    /// say so. `None` for a single rank. The host needs `bytes` of staging memory for it, and
+    /// without them it does not count: the other ranks would wait for it.
     pub(crate) fn begin(&mut self, call: Call, bytes: usize) -> Result<Option<u64>> {
         self.healthy()?;
-        if self.nccl.is_none() && self.peer.is_none() && self.keep().engine.is_some() {
+        if self.nccl.is_none() && self.peer.is_none() && self.rank_shared().engine.is_some() {
             self.stage(bytes)?;
         }
         self.seq += 1;
-        let (keep, seq) = (self.keep(), self.seq);
-        if keep.engine.is_none() {
+        let (rank_shared, seq) = (self.rank_shared(), self.seq);
+        if rank_shared.engine.is_none() {
             return Ok(None);
         }
-        if keep.options.compare {
-            let (op, timeout) = (call.text(), keep.options.timeout);
-            let name = format!("thalweg/{}compare/{seq}", keep.tag);
-            let failure = match keep.store.meet(&name, keep.rank, keep.size, op.as_bytes(), timeout) {
-                Ok(calls) if calls.iter().all(|other| other == op.as_bytes()) => return Ok(Some(seq)),
-                Ok(calls) => {
-                    let calls = calls.iter().map(|call| String::from_utf8_lossy(call).into_owned());
-                    mismatch(seq, calls.enumerate().collect())
-                }
-                Err(StoreError::Missing { missing, waited, .. }) => {
-                    Failure::Timeout { seq, op, lagging: missing, waited }
-                }
-                Err(why) => Failure::StoreGone { seq, op, reason: why.to_string() },
-            };
-            return Err(Error::Failed(keep.fate.fail(failure).clone()));
+        if rank_shared.options.check_consistency {
+            let (op, timeout) = (call.text(), rank_shared.options.timeout);
+            let name = format!("thalweg/{}compare/{seq}", rank_shared.tag);
+            let failure =
+                match rank_shared.store.all_gather(&name, rank_shared.rank, rank_shared.size, op.as_bytes(), timeout) {
+                    Ok(calls) if calls.iter().all(|other| other == op.as_bytes()) => return Ok(Some(seq)),
+                    Ok(calls) => {
+                        let calls = calls.iter().map(|call| String::from_utf8_lossy(call).into_owned());
+                        mismatch(seq, calls.enumerate().collect())
+                    }
+                    Err(StoreError::Missing { missing, waited, .. }) => {
+                        Failure::Timeout { seq, op, lagging: missing, waited }
+                    }
+                    Err(why) => Failure::StoreGone { seq, op, reason: why.to_string() },
+                };
+            return Err(Error::Failed(rank_shared.failure_state.fail(failure).clone()));
         }
         Ok(Some(seq))
     }
@@ -518,11 +535,11 @@ impl<S: LiveBrand> Comm<S> {
         bytes: usize,
         work: impl FnOnce(&Engine, &mut [u8]) + Send + 'static,
     ) -> Result<()> {
-        let turn = Turn { keep: self.keep().clone(), seq, call, over: false };
+        let turn = PendingOp { rank_shared: self.rank_shared().clone(), seq, call, over: false };
         let memory = self.staging.slice_mut(..bytes).map_err(thalweg::Error::from)?;
         self.stream.launch_host_on(memory, move |bytes| {
             let mut turn = turn; // all of it, and not its fields one by one
-            if let Some(engine) = &turn.keep.engine {
+            if let Some(engine) = &turn.rank_shared.engine {
                 work(engine, bytes);
             }
             turn.over = true;
@@ -551,16 +568,16 @@ impl<S: LiveBrand> Comm<S> {
     }
 }
 
-pub(crate) fn call<T: Element>(code: Code, root: Option<usize>, count: usize) -> Call {
+pub(crate) fn call<T: CollectiveElement>(code: Code, root: Option<usize>, count: usize) -> Call {
     Call { code, kind: <T as HasKind>::KIND, op: None, root, count }
 }
 
-impl<'b, S: LiveBrand> Group<'b, S> {
+impl<'b, S: LiveBrand> MessageGroup<'b, S> {
     /// Lists a message to another rank.
     ///
     /// # Errors
     /// `to` is no other rank.
-    pub fn send<T: Element>(&mut self, to: usize, x: &'b DeviceSlice<S, T>) -> Result<()> {
+    pub fn send<T: CollectiveElement>(&mut self, to: usize, x: &'b DeviceSlice<S, T>) -> Result<()> {
         self.peer(to, "sent to")?;
         self.sends.push((to, call::<T>(Code::Message, None, x.len()), x.cast()));
         Ok(())
@@ -570,7 +587,7 @@ impl<'b, S: LiveBrand> Group<'b, S> {
     ///
     /// # Errors
     /// `from` is no other rank.
-    pub fn receive<T: Element>(&mut self, from: usize, x: &'b mut DeviceSlice<S, T>) -> Result<()> {
+    pub fn recv<T: CollectiveElement>(&mut self, from: usize, x: &'b mut DeviceSlice<S, T>) -> Result<()> {
         self.peer(from, "received from")?;
         self.receives.push((from, call::<T>(Code::Message, None, x.len()), x.cast_mut()));
         Ok(())
@@ -595,7 +612,7 @@ impl<S: LiveBrand> fmt::Debug for Comm<S> {
     }
 }
 
-impl<S> fmt::Debug for Group<'_, S> {
+impl<S> fmt::Debug for MessageGroup<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Group({} messages to send, {} to receive)", self.sends.len(), self.receives.len())
     }

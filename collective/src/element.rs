@@ -1,6 +1,6 @@
 //! Elements and reductions.
 
-use thalweg::Plain;
+use thalweg::DeviceCopy;
 use thalweg::simt::{Element as DeviceElement, bf16, f16};
 
 /// A number that ranks can exchange and reduce: `f32`, `f64`, [`f16`](thalweg::simt::f16),
@@ -9,19 +9,20 @@ use thalweg::simt::{Element as DeviceElement, bf16, f16};
     message = "`{Self}` is no element of a collective operation",
     note = "elements are f32, f64, f16, bf16, i32, u32, i64, u64 and u8; a slice of others can be cast to bytes: `x.cast::<u8>()`"
 )]
-pub trait Element: Plain + DeviceElement + sealed::Element {}
+pub trait CollectiveElement: DeviceCopy + DeviceElement + sealed::Element {}
 
 /// A reduction of the elements of the ranks to one: [`Sum`], [`Mean`], [`Min`] or [`Max`].
 ///
-/// Where the host carries out the operation, the order is always that of the ranks, 0 first, whatever the length and however the ranks are
-/// connected: so the result has the same bits on every rank, in every run, over threads and over
-/// TCP. Sums of `f16` and `bf16` are made in `f32` and rounded once. Sums of integers wrap. If one
-/// element is not a number, so is the least and the largest.
+/// Where the host carries out the operation, the order is always that of the ranks, 0 first,
+/// whatever the length and however the ranks are connected: so the result has the same bits on
+/// every rank, in every run, over threads and over TCP. Sums of `f16` and `bf16` are made in `f32`
+/// and rounded once. Sums of integers wrap. If one element is not a number, so is the least and the
+/// largest.
 #[diagnostic::on_unimplemented(
     message = "a reduction by `{Self}` is not defined for elements of `{T}`",
     note = "Sum, Min and Max are for every element, Mean is for f32, f64, f16 and bf16"
 )]
-pub trait Reduction<T: Element>: sealed::Reduction {}
+pub trait Reduction<T: CollectiveElement>: sealed::Reduction {}
 
 /// The sum of the elements of all ranks.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +38,7 @@ pub struct Min;
 pub struct Max;
 
 mod sealed {
-    pub trait Element: thalweg_kernels::collective::Number {
+    pub trait Element: thalweg_kernels::collective::ReduceElement {
         const KIND: super::Kind;
     }
     pub trait Reduction {
@@ -125,7 +126,7 @@ macro_rules! elements {
             impl sealed::Element for $t {
                 const KIND: Kind = Kind::$kind;
             }
-            impl Element for $t {}
+            impl CollectiveElement for $t {}
         )*
     };
 }
@@ -141,7 +142,7 @@ elements! {
     U8 u8, "u8";
 }
 
-/// A number in memory, and the number in which it is reduced.
+/// An element type and the wider type it is accumulated in.
 trait Number: Copy {
     type Wide: Copy;
     fn read(bytes: &[u8]) -> Self::Wide;

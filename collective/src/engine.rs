@@ -1,20 +1,20 @@
 //! The operations, over any [`Link`].
 //!
 //! Every collective operation begins with a head from each rank to each other. So each rank knows
-//! what all the others call before it uses a byte of theirs, and all of them come to the same verdict
-//! if the calls differ. A sum is made in pieces: rank `k` gets piece `k` of every rank (this is a
-//! reduce-scatter), reduces them in the order of the ranks, and sends the result to the others (an
-//! all-gather). Each rank sends and receives `2 (N - 1) / N` of the bytes, as in a ring, in 2 steps
-//! instead of `2 (N - 1)`, and the order of the sum does not depend on the piece.
+//! what all the others call before it uses a byte of theirs, and all of them come to the same
+//! verdict if the calls differ. A sum is made in pieces: rank `k` gets piece `k` of every rank
+//! (this is a reduce-scatter), reduces them in the order of the ranks, and sends the result to the
+//! others (an all-gather). Each rank sends and receives `2 (N - 1) / N` of the bytes, as in a ring,
+//! in 2 steps instead of `2 (N - 1)`, and the order of the sum does not depend on the piece.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::error::Failure;
-use crate::fate::Fate;
-use crate::head::{Call, Code, Head};
-use crate::link::{Abort, Link, Trouble};
+use crate::failure_state::FailureState;
+use crate::header::{Call, Code, Header};
+use crate::link::{Abort, Link, LinkError};
 use crate::lock;
 use crate::store::LONGEST_WAIT;
 
@@ -22,7 +22,7 @@ use crate::store::LONGEST_WAIT;
 pub(crate) struct Engine {
     pub(crate) rank: usize,
     pub(crate) size: usize,
-    pub(crate) fate: Arc<Fate>,
+    pub(crate) failure_state: Arc<FailureState>,
     link: Arc<dyn Link>,
     timeout: Duration,
     /// Messages that were sent to and received from each rank.
@@ -46,9 +46,15 @@ const FIRST: u8 = 1;
 const SECOND: u8 = 2;
 
 impl Engine {
-    pub(crate) fn new(rank: usize, size: usize, fate: Arc<Fate>, link: Arc<dyn Link>, timeout: Duration) -> Self {
-        fate.watch(&(link.clone() as Arc<dyn Abort>));
-        Self { rank, size, fate, link, timeout, messages: Mutex::new(vec![[0; 2]; size]) }
+    pub(crate) fn new(
+        rank: usize,
+        size: usize,
+        failure_state: Arc<FailureState>,
+        link: Arc<dyn Link>,
+        timeout: Duration,
+    ) -> Self {
+        failure_state.watch(&(link.clone() as Arc<dyn Abort>));
+        Self { rank, size, failure_state, link, timeout, messages: Mutex::new(vec![[0; 2]; size]) }
     }
 
     /// The connections with the other ranks.
@@ -68,12 +74,13 @@ impl Engine {
     }
 
     /// Carries out a collective operation. `bytes` is what the operation needs on each rank: for
-    /// [`Code::ReduceScatter`] and [`Code::AllGather`] a block for each rank, otherwise `count` elements.
+    /// [`Code::ReduceScatter`] and [`Code::AllGather`] a block for each rank, otherwise `count`
+    /// elements.
     pub(crate) fn run(&self, seq: u64, call: Call, bytes: &mut [u8]) {
         let deadline = Instant::now() + self.timeout.min(LONGEST_WAIT);
         let run = Run { engine: self, seq, call, deadline };
         if let Err(failure) = run.collective(bytes).and_then(|()| run.flush()) {
-            self.fate.fail(failure);
+            self.failure_state.fail(failure);
         }
     }
 
@@ -86,7 +93,7 @@ impl Engine {
             *numbers
         };
         for send in sends {
-            let head = Head { call: send.call, seq: number(send.peer, 0), step: FIRST, len: send.bytes.len() };
+            let head = Header { call: send.call, seq: number(send.peer, 0), step: FIRST, len: send.bytes.len() };
             self.link.send(send.peer, &head, &Arc::from(&bytes[send.bytes.clone()]));
         }
         let mut receive = || {
@@ -105,7 +112,7 @@ impl Engine {
         let outcome =
             receive().and_then(|()| call.map_or(Ok(()), |call| Run { engine: self, seq, call, deadline }.flush()));
         if let Err(failure) = outcome {
-            self.fate.fail(failure);
+            self.failure_state.fail(failure);
         }
     }
 }
@@ -170,7 +177,7 @@ impl Run<'_> {
         }
         for from in engine.others().filter(|&from| gathers(rank, from)) {
             let head = self.head(from)?;
-            let expected = Head { call: self.call, seq: self.seq, step: SECOND, len: piece(from).len() };
+            let expected = Header { call: self.call, seq: self.seq, step: SECOND, len: piece(from).len() };
             if head != expected {
                 return Err(self.garbled(from, "the second step of another operation"));
             }
@@ -180,7 +187,7 @@ impl Run<'_> {
     }
 
     fn send(&self, to: usize, step: u8, bytes: &Arc<[u8]>) {
-        self.engine.link.send(to, &Head { call: self.call, seq: self.seq, step, len: bytes.len() }, bytes);
+        self.engine.link.send(to, &Header { call: self.call, seq: self.seq, step, len: bytes.len() }, bytes);
     }
 
     /// Reads the first head of every other rank, and compares the calls.
@@ -189,8 +196,8 @@ impl Run<'_> {
         for from in self.engine.others() {
             // Once one rank is late, the others are only asked whether they are there.
             let deadline = if late.is_empty() { self.deadline } else { Instant::now() + Duration::from_millis(1) };
-            match self.engine.link.head(from, deadline) {
-                Ok(head) if head.call.code == Code::Bye => gone = gone.or(Some(self.left(from))),
+            match self.engine.link.header(from, deadline) {
+                Ok(head) if head.call.code == Code::Goodbye => gone = gone.or(Some(self.left(from))),
                 Ok(head) => {
                     let same = head.call == self.call;
                     if same && (head.seq, head.step, head.len) != (self.seq, FIRST, expected(from)) {
@@ -198,8 +205,8 @@ impl Run<'_> {
                     }
                     calls.push((from, head.call));
                 }
-                Err(Trouble::Late) => late.push(from),
-                Err(trouble) => gone = gone.or(Some(self.trouble(from, trouble))),
+                Err(LinkError::Late) => late.push(from),
+                Err(link_error) => gone = gone.or(Some(self.link_error(from, link_error))),
             }
         }
         // A rank that is gone, or that left, explains why another one is late.
@@ -215,36 +222,38 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn head(&self, from: usize) -> Result<Head, Failure> {
-        match self.engine.link.head(from, self.deadline) {
-            Ok(head) if head.call.code == Code::Bye => Err(self.left(from)),
+    fn head(&self, from: usize) -> Result<Header, Failure> {
+        match self.engine.link.header(from, self.deadline) {
+            Ok(head) if head.call.code == Code::Goodbye => Err(self.left(from)),
             Ok(head) => Ok(head),
-            Err(trouble) => Err(self.trouble(from, trouble)),
+            Err(link_error) => Err(self.link_error(from, link_error)),
         }
     }
 
     fn body(&self, from: usize, to: &mut [u8]) -> Result<(), Failure> {
-        self.engine.link.body(from, to, self.deadline).map_err(|trouble| self.trouble(from, trouble))
+        self.engine.link.body(from, to, self.deadline).map_err(|link_error| self.link_error(from, link_error))
     }
 
     fn flush(&self) -> Result<(), Failure> {
         self.engine.link.flush(self.deadline).map_err(|stuck| self.late(stuck))
     }
 
-    fn trouble(&self, from: usize, trouble: Trouble) -> Failure {
+    fn link_error(&self, from: usize, link_error: LinkError) -> Failure {
         let (seq, op) = (self.seq, self.call.text());
-        match trouble {
-            Trouble::Late => self.late(vec![from]),
-            Trouble::Closed => Failure::Gone { rank: from, seq, op },
-            Trouble::Garbled(reason) => Failure::Garbled { rank: from, reason },
+        match link_error {
+            LinkError::Late => self.late(vec![from]),
+            LinkError::Closed => Failure::Gone { rank: from, seq, op },
+            LinkError::Garbled(reason) => Failure::Garbled { rank: from, reason },
             // The failure that aborted the link is there already, and stays the first.
-            Trouble::Aborted => self.engine.fate.failure().cloned().unwrap_or(Failure::Gone { rank: from, seq, op }),
+            LinkError::Aborted => {
+                self.engine.failure_state.failure().cloned().unwrap_or(Failure::Gone { rank: from, seq, op })
+            }
         }
     }
 
     fn late(&self, lagging: Vec<usize>) -> Failure {
-        let Engine { rank, fate, timeout, .. } = self.engine;
-        let lagging = fate.culprits(*rank, lagging, (*timeout / 4).min(GRACE));
+        let Engine { rank, failure_state, timeout, .. } = self.engine;
+        let lagging = failure_state.culprits(*rank, lagging, (*timeout / 4).min(GRACE));
         Failure::Timeout { seq: self.seq, op: self.call.text(), lagging, waited: *timeout }
     }
 

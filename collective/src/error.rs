@@ -6,19 +6,21 @@ use std::time::Duration;
 
 use thalweg::{LaunchError, RangeError, Returned};
 
-use crate::wire::{Fields, Parse};
+use crate::codec::{Fields, Parse};
 
 /// An error of this crate.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The ranks have failed. Every rank gets the same first cause, and every later call gets it too.
+    /// The ranks have failed. Every rank gets the same first cause, and every later call gets it
+    /// too.
     #[error("{0}")]
     Failed(Failure),
     /// An error of the device of this rank.
     #[error(transparent)]
     Device(#[from] thalweg::Error),
-    /// The GPU of a rank cannot be opened, and the machine is not [without one](thalweg::Error::means_no_gpu).
+    /// The GPU of a rank cannot be opened, and the machine is not [without
+    /// one](thalweg::Error::means_no_gpu).
     #[error("rank {rank} cannot open its GPU: {cause}; with THALWEG_DEVICE=cpu it takes the CPU device")]
     NoGpu {
         /// This rank.
@@ -38,7 +40,7 @@ pub enum Error {
     },
     /// The ranks could not meet.
     #[error("rank {rank} could not join the other ranks: {reason}")]
-    Join {
+    Connect {
         /// This rank.
         rank: usize,
         /// The reason.
@@ -57,7 +59,7 @@ pub enum Error {
     },
     /// Ranks differ in something that must be the same on every rank.
     #[error("{} {} from the others in {what}", ranks(differing), if differing.len() == 1 { "differs" } else { "differ" })]
-    Drift {
+    RanksDiffer {
         /// The name of the compared thing.
         what: &'static str,
         /// The ranks that differ from most. All of them if no value is that of most ranks.

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use crate::link::Abort;
 use crate::lock;
 
-/// The time that a rank waits for another one before it sleeps. Ranks that run the same program come to an operation within
-/// this time, and the operation takes less than it takes to wake a thread.
+/// The time that a rank waits for another one before it sleeps. Ranks that run the same program
+/// come to an operation within this time, and the operation takes less than it takes to wake a
+/// thread.
 const AWAKE: Duration = Duration::from_micros(200);
 
 /// The queues in which the ranks of a process post messages to one another.
@@ -19,7 +20,7 @@ pub(crate) struct Exchange {
     size: usize,
     open: Mutex<Open>,
     changed: Condvar,
-    /// How often something has changed.
+    /// The number of changes.
     changes: AtomicU64,
     /// The number of the last operation that has had its turn on the device of each rank.
     pub(crate) turns: Vec<AtomicU64>,
@@ -109,12 +110,12 @@ impl fmt::Debug for Exchange {
 
 /// A rank's place in the exchange. Dropping it tells the others that the rank has left.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct PeerSlot {
     pub(crate) exchange: Arc<Exchange>,
     pub(crate) rank: usize,
 }
 
-impl Drop for Seat {
+impl Drop for PeerSlot {
     fn drop(&mut self) {
         self.exchange.change(|open| open.left[self.rank] = true);
     }

@@ -1,12 +1,12 @@
 //! Gradients that are reduced while the backward pass goes on.
 //!
-//! All gradients of a model lie in one flat buffer, and each has its place there. Neighbours make a
-//! bucket. The backward pass gets the gradients as values, and hands each in once nothing more writes
-//! to it. With the last one of a bucket, the bucket goes to the communicator's stream and is reduced
-//! there, beside the rest of the pass.
+//! All gradients of a model lie in one flat buffer, and each has its place there. Neighbors make a
+//! bucket. The backward pass gets the gradients as values, and hands each in once nothing more
+//! writes to it. With the last one of a bucket, the bucket goes to the communicator's stream and is
+//! reduced there, beside the rest of the pass.
 //!
-//! Buckets are reduced in their own order, not in the order in which they fill. So ranks that run their
-//! layers in another order still call the same operations.
+//! Buckets are reduced in their own order, not in the order in which they fill. So ranks that run
+//! their layers in another order still call the same operations.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use thalweg::{DeviceBuffer, DeviceSlice, Event, LiveBrand, On, Stream};
 
 use crate::comm::Comm;
-use crate::element::{Element, HasOp, Op, Reduction};
+use crate::element::{CollectiveElement, HasOp, Op, Reduction};
 use crate::error::{Error, Result};
 use crate::graph::CommGraph;
 
@@ -40,24 +40,24 @@ impl Default for BucketSizes {
 
 /// The flat gradients of a model, ordered by stream `S`. They dereference to the whole slice.
 ///
-/// The first gradient of the buffer is that of the first parameter. The backward pass ends with it, so
-/// buckets are counted from the end of the buffer.
+/// The first gradient of the buffer is that of the first parameter. The backward pass ends with it,
+/// so buckets are counted from the end of the buffer.
 #[must_use = "gradients are memory"]
-pub struct Gradients<S: LiveBrand, T: Element> {
+pub struct Gradients<S: LiveBrand, T: CollectiveElement> {
     flat: On<S, DeviceBuffer<T>>,
     plan: Plan,
     captured: Vec<Captured<T>>,
 }
 
-/// The reduction of a bucket as a graph, if [`Options::graphs`](crate::Options::graphs) says so. The second pass captures
-/// it.
-struct Captured<T: Element> {
+/// The reduction of a bucket as a graph, if [`WorldOptions::graphs`](crate::WorldOptions::graphs)
+/// says so. The second pass captures it.
+struct Captured<T: CollectiveElement> {
     /// Whether a pass has reduced the bucket without a graph.
     warm: bool,
     graph: Option<(Op, CommGraph<DeviceBuffer<T>>)>,
 }
 
-impl<T: Element> Captured<T> {
+impl<T: CollectiveElement> Captured<T> {
     fn none(buckets: usize) -> Vec<Self> {
         (0..buckets).map(|_| Self { warm: false, graph: None }).collect()
     }
@@ -103,9 +103,9 @@ impl Plan {
     }
 }
 
-impl<S: LiveBrand, T: Element> Gradients<S, T> {
-    /// Makes memory for gradients of these lengths, zeroed. They are in the order of the parameters, so
-    /// the backward pass makes the last one first.
+impl<S: LiveBrand, T: CollectiveElement> Gradients<S, T> {
+    /// Makes memory for gradients of these lengths, zeroed. They are in the order of the
+    /// parameters, so the backward pass makes the last one first.
     ///
     /// # Errors
     /// They are more than an allocation can hold, there is no memory, or the device has failed.
@@ -123,20 +123,20 @@ impl<S: LiveBrand, T: Element> Gradients<S, T> {
     }
 }
 
-impl<S: LiveBrand, T: Element> Deref for Gradients<S, T> {
+impl<S: LiveBrand, T: CollectiveElement> Deref for Gradients<S, T> {
     type Target = DeviceSlice<S, T>;
     fn deref(&self) -> &DeviceSlice<S, T> {
         &self.flat
     }
 }
 
-impl<S: LiveBrand, T: Element> DerefMut for Gradients<S, T> {
+impl<S: LiveBrand, T: CollectiveElement> DerefMut for Gradients<S, T> {
     fn deref_mut(&mut self) -> &mut DeviceSlice<S, T> {
         &mut self.flat
     }
 }
 
-impl<S: LiveBrand, T: Element> fmt::Debug for Gradients<S, T> {
+impl<S: LiveBrand, T: CollectiveElement> fmt::Debug for Gradients<S, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -148,29 +148,29 @@ impl<S: LiveBrand, T: Element> fmt::Debug for Gradients<S, T> {
     }
 }
 
-/// The gradient of one parameter, in its place in a bucket. [`Backward::put`] takes it by value: what
-/// is being reduced can be neither read nor written.
+/// The gradient of one parameter, in its place in a bucket. [`Backward::mark_ready`] takes it by
+/// value: what is being reduced can be neither read nor written.
 #[must_use = "a gradient that is not handed in keeps its bucket from being reduced"]
-pub struct Grad<S: LiveBrand, T: Element> {
+pub struct BucketGradient<S: LiveBrand, T: CollectiveElement> {
     pass: u64,
     index: usize,
     memory: On<S, DeviceBuffer<T>>,
 }
 
-impl<S: LiveBrand, T: Element> Deref for Grad<S, T> {
+impl<S: LiveBrand, T: CollectiveElement> Deref for BucketGradient<S, T> {
     type Target = DeviceSlice<S, T>;
     fn deref(&self) -> &DeviceSlice<S, T> {
         &self.memory
     }
 }
 
-impl<S: LiveBrand, T: Element> DerefMut for Grad<S, T> {
+impl<S: LiveBrand, T: CollectiveElement> DerefMut for BucketGradient<S, T> {
     fn deref_mut(&mut self) -> &mut DeviceSlice<S, T> {
         &mut self.memory
     }
 }
 
-impl<S: LiveBrand, T: Element> fmt::Debug for Grad<S, T> {
+impl<S: LiveBrand, T: CollectiveElement> fmt::Debug for BucketGradient<S, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Grad(number {}, {} elements)", self.index, self.memory.len())
     }
@@ -178,7 +178,7 @@ impl<S: LiveBrand, T: Element> fmt::Debug for Grad<S, T> {
 
 /// A backward pass whose gradients are reduced over the ranks: see [`Comm::backward`].
 #[must_use = "`finish` gives the gradients back"]
-pub struct Backward<'c, C: LiveBrand, S: LiveBrand, T: Element, R> {
+pub struct Backward<'c, C: LiveBrand, S: LiveBrand, T: CollectiveElement, R> {
     comm: &'c mut Comm<C>,
     op: R,
     stream: Stream<S>,
@@ -194,42 +194,44 @@ pub struct Backward<'c, C: LiveBrand, S: LiveBrand, T: Element, R> {
 }
 
 impl<C: LiveBrand> Comm<C> {
-    /// Begins a backward pass. Returns the gradients in the order of their parameters, each to be handed
-    /// in with [`Backward::put`] after the last work that writes it. They hold what they held: the pass
-    /// stores them, or adds to them. `op` is [`Mean`](crate::Mean) or [`Sum`](crate::Sum), as the loss
-    /// wants it. To accumulate over several batches, keep them and hand them in with
-    /// the last batch; then they are reduced once.
+    /// Begins a backward pass. Returns the gradients in the order of their parameters, each to be
+    /// handed in with [`Backward::mark_ready`] after the last work that writes it. They hold what
+    /// they held: the pass stores them, or adds to them. `op` is [`Mean`](crate::Mean) or
+    /// [`Sum`](crate::Sum), as the loss wants it. To accumulate over several batches, keep them and
+    /// hand them in with the last batch; then they are reduced once.
     ///
-    /// The communicator is borrowed until [`Backward::finish`], so no other operation comes between.
+    /// The communicator is borrowed until [`Backward::finish`], so no other operation comes
+    /// between.
     ///
     /// # Errors
     /// The ranks or the device have failed.
     #[expect(clippy::type_complexity, reason = "a pass and its gradients")]
-    pub fn backward<S: LiveBrand, T: Element, R: Reduction<T> + Copy>(
+    pub fn backward<S: LiveBrand, T: CollectiveElement, R: Reduction<T> + Copy>(
         &mut self,
         op: R,
         gradients: Gradients<S, T>,
-    ) -> Result<(Backward<'_, C, S, T, R>, Vec<Grad<S, T>>)> {
+    ) -> Result<(Backward<'_, C, S, T, R>, Vec<BucketGradient<S, T>>)> {
         static PASSES: AtomicU64 = AtomicU64::new(0);
         let Gradients { flat, plan, captured } = gradients;
         self.healthy()?;
         let (stream, pass) = (flat.stream(), PASSES.fetch_add(1, Ordering::Relaxed));
-        let pieces = flat.cut(&plan.lens)?;
-        let given = pieces.into_iter().enumerate().map(|(index, memory)| Grad { pass, index, memory }).collect();
+        let pieces = flat.split_at_lengths(&plan.lens)?;
+        let given =
+            pieces.into_iter().enumerate().map(|(index, memory)| BucketGradient { pass, index, memory }).collect();
         let (pieces, out) = (plan.lens.iter().map(|_| None).collect(), plan.buckets.iter().map(Range::len).collect());
         let reducing = VecDeque::new();
         Ok((Backward { comm: self, op, stream, plan, pass, captured, pieces, out, reducing }, given))
     }
 }
 
-impl<C: LiveBrand, S: LiveBrand, T: Element, R: Reduction<T> + Copy> Backward<'_, C, S, T, R> {
+impl<C: LiveBrand, S: LiveBrand, T: CollectiveElement, R: Reduction<T> + Copy> Backward<'_, C, S, T, R> {
     /// Hands a gradient in. With the last one of its bucket, and once the buckets before have been
     /// reduced, the communicator's stream waits for the pass so far and reduces the bucket.
     ///
     /// # Errors
     /// The gradient is of another pass, or the ranks or the device have failed.
-    pub fn put(&mut self, gradient: Grad<S, T>) -> Result<()> {
-        let Grad { pass, index, memory } = gradient;
+    pub fn mark_ready(&mut self, gradient: BucketGradient<S, T>) -> Result<()> {
+        let BucketGradient { pass, index, memory } = gradient;
         if pass != self.pass {
             return Err(Error::OtherPass { gradient: index });
         }
@@ -251,14 +253,15 @@ impl<C: LiveBrand, S: LiveBrand, T: Element, R: Reduction<T> + Copy> Backward<'_
             }
             Err(whole) => whole,
         };
-        let whole = self.stream.hand(whole, &self.comm.stream())?;
+        let whole = self.stream.hand_off(whole, &self.comm.stream())?;
         let whole = self.enqueue(bucket, whole)?;
         self.reducing.push_back(self.comm.stream().record(whole)?);
         Ok(())
     }
 
-    /// Enqueues the reduction of a bucket: twice by a call, and then as a graph if the ranks are on one machine and NCCL
-    /// reduces. All ranks come to the same choice, because they run the same passes.
+    /// Enqueues the reduction of a bucket: twice by a call, and then as a graph if the ranks are on
+    /// one machine and NCCL reduces. All ranks come to the same choice, because they run the same
+    /// passes.
     fn enqueue(&mut self, bucket: usize, mut whole: On<C, DeviceBuffer<T>>) -> Result<On<C, DeviceBuffer<T>>> {
         let (comm, op, captured) = (&mut *self.comm, self.op, &mut self.captured[bucket]);
         captured.graph.take_if(|(of, graph)| *of != <R as HasOp>::OP || !comm.made(graph));
@@ -278,12 +281,13 @@ impl<C: LiveBrand, S: LiveBrand, T: Element, R: Reduction<T> + Copy> Backward<'_
         }
     }
 
-    /// Ends the pass. `update` gets each bucket once its reduction is enqueued: its elements of the flat
-    /// buffer, and the result. The stream of the pass waits for a bucket when its update is called, so
-    /// the update of one bucket runs beside the reduction of the next.
+    /// Ends the pass. `update` gets each bucket once its reduction is enqueued: its elements of the
+    /// flat buffer, and the result. The stream of the pass waits for a bucket when its update is
+    /// called, so the update of one bucket runs beside the reduction of the next.
     ///
     /// # Errors
-    /// A gradient has not been handed in; the error of `update`; or the ranks or the device have failed.
+    /// A gradient has not been handed in; the error of `update`; or the ranks or the device have
+    /// failed.
     pub fn finish<E: From<Error>>(
         mut self,
         mut update: impl FnMut(Range<usize>, &mut DeviceSlice<S, T>) -> Result<(), E>,
@@ -300,7 +304,7 @@ impl<C: LiveBrand, S: LiveBrand, T: Element, R: Reduction<T> + Copy> Backward<'_
                 return Err(Error::GradientMissing { gradient }.into());
             };
             let means = self.stream.wait(means);
-            let mut means = means.map_err(|returned| self.comm.explain(thalweg::Error::from(returned)))?;
+            let mut means = means.map_err(|returned| self.comm.failure_or(thalweg::Error::from(returned)))?;
             update(self.plan.elements(bucket), &mut means)?;
             reduced.push(means);
         }
@@ -316,7 +320,7 @@ impl<C: LiveBrand, S: LiveBrand, T: Element, R: Reduction<T> + Copy> Backward<'_
     }
 }
 
-impl<C: LiveBrand, S: LiveBrand, T: Element, R> fmt::Debug for Backward<'_, C, S, T, R> {
+impl<C: LiveBrand, S: LiveBrand, T: CollectiveElement, R> fmt::Debug for Backward<'_, C, S, T, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Backward({} of {} buckets are reduced)", self.reducing.len(), self.plan.buckets.len())
     }

@@ -5,9 +5,9 @@ use std::fmt;
 use thalweg::{Bundle, Capture, DeviceSlice, Graph, LiveBrand, Resource, Stream};
 
 use crate::comm::{Comm, call};
-use crate::element::{Element, HasOp, Reduction};
+use crate::element::{CollectiveElement, HasOp, Reduction};
 use crate::error::{Error, Result};
-use crate::head::{Call, Code, Head};
+use crate::header::{Call, Code, Header};
 use crate::nccl::{Alive, Nccl};
 
 /// Work on a bundle with operations of all ranks in it, captured once: see [`Comm::capture`].
@@ -65,7 +65,7 @@ impl<'g> Recorder<'_, 'g> {
     ///
     /// # Errors
     /// The lengths differ, or NCCL cannot capture it.
-    pub fn all_reduce<T: Element, R: Reduction<T>>(
+    pub fn all_reduce<T: CollectiveElement, R: Reduction<T>>(
         &mut self,
         _: R,
         from: &DeviceSlice<Capture<'g>, T>,
@@ -86,7 +86,7 @@ impl<'g> Recorder<'_, 'g> {
     ///
     /// # Errors
     /// NCCL cannot capture it.
-    pub fn all_reduce_in_place<T: Element, R: Reduction<T>>(
+    pub fn all_reduce_in_place<T: CollectiveElement, R: Reduction<T>>(
         &mut self,
         _: R,
         x: &mut DeviceSlice<Capture<'g>, T>,
@@ -99,7 +99,7 @@ impl<'g> Recorder<'_, 'g> {
     ///
     /// # Errors
     /// `root` is no rank, or NCCL cannot capture it.
-    pub fn broadcast<T: Element>(&mut self, root: usize, x: &mut DeviceSlice<Capture<'g>, T>) -> Result<()> {
+    pub fn broadcast<T: CollectiveElement>(&mut self, root: usize, x: &mut DeviceSlice<Capture<'g>, T>) -> Result<()> {
         if root >= self.size {
             return Err(Error::Rank { rank: root, role: "the root", this: self.rank, size: self.size });
         }
@@ -110,7 +110,7 @@ impl<'g> Recorder<'_, 'g> {
     ///
     /// # Errors
     /// The length of `x` is not a multiple of the number of ranks, or NCCL cannot capture it.
-    pub fn all_gather_in_place<T: Element>(&mut self, x: &mut DeviceSlice<Capture<'g>, T>) -> Result<()> {
+    pub fn all_gather_in_place<T: CollectiveElement>(&mut self, x: &mut DeviceSlice<Capture<'g>, T>) -> Result<()> {
         if !x.len().is_multiple_of(self.size) {
             let (op, from, to) = ("all-gather", x.len() / self.size, x.len());
             return Err(Error::Length { op, from, to, expected: "a block of equal length for each rank" });
@@ -122,11 +122,12 @@ impl<'g> Recorder<'_, 'g> {
 
     /// Adds an operation. A single rank needs none.
     fn record(&mut self, call: Call, from: u64, to: u64) -> Result<()> {
-        let bytes = Head { call, seq: 0, step: 0, len: 0 }.encode();
+        let bytes = Header { call, seq: 0, step: 0, len: 0 }.encode();
         self.hash = bytes.iter().fold(self.hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
         let (Some(nccl), Some(stream)) = (self.nccl, self.stream.raw()) else { return Ok(()) };
-        // SAFETY: The callers pass slices of the bundle under capture with the elements that the call says, exclusive
-        // ones where it writes. A replay takes the same bundle, and its stream orders all uses of the memory.
+        // SAFETY: The callers pass slices of the bundle under capture with the elements that the
+        // call says, exclusive ones where it writes. A replay takes the same bundle, and its stream
+        // orders all uses of the memory.
         unsafe { nccl.record(call, from, to, stream) }
     }
 }
@@ -138,8 +139,9 @@ impl fmt::Debug for Recorder<'_, '_> {
 }
 
 impl<S: LiveBrand> Comm<S> {
-    /// Whether buckets are reduced by graphs: the options say so, NCCL reduces, and all ranks are on one machine. Between machines NCCL
-    /// puts calls of the host into a graph, which nobody here has measured.
+    /// Whether buckets are reduced by graphs: the options say so, NCCL reduces, and all ranks are
+    /// on one machine. Between machines NCCL puts calls of the host into a graph, which nobody here
+    /// has measured.
     pub(crate) fn captures(&self) -> bool {
         self.nccl.is_some() && self.replays()
     }
@@ -149,12 +151,12 @@ impl<S: LiveBrand> Comm<S> {
         graph.comm == self.number
     }
 
-    /// Makes a graph of what `f` enqueues: copies and launches on [`Recorder::stream`], and operations of all ranks. None
-    /// of it runs. A replay costs the host one launch of a graph, where each operation called by itself costs it the
-    /// thread that NCCL starts for it.
+    /// Makes a graph of what `f` enqueues: copies and launches on [`Recorder::stream`], and
+    /// operations of all ranks. None of it runs. A replay costs the host one launch of a graph,
+    /// where each operation called by itself costs it the thread that NCCL starts for it.
     ///
-    /// All ranks capture the same operations in the same order, and the end of a capture compares them and waits for that.
-    /// Only NCCL can capture; a single rank captures without it.
+    /// All ranks capture the same operations in the same order, and the end of a capture compares
+    /// them and waits for that. Only NCCL can capture; a single rank captures without it.
     ///
     /// ```
     /// use thalweg::{Device, stream_tags};
@@ -173,8 +175,9 @@ impl<S: LiveBrand> Comm<S> {
     /// ```
     ///
     /// # Errors
-    /// The error of `f`; [`Error::NoCapture`] if the host or peer copies carry out the operations; [`Error::Drift`] on
-    /// every rank if the captures differ; or the ranks or the device have failed. The bundle comes back.
+    /// The error of `f`; [`Error::NoCapture`] if the host or peer copies carry out the operations;
+    /// [`Error::RanksDiffer`] on every rank if the captures differ; or the ranks or the device have
+    /// failed. The bundle comes back.
     #[expect(clippy::type_complexity, reason = "what was made, or an error, each with the bundle")]
     pub fn capture<B: Bundle<S>>(
         &mut self,
@@ -207,7 +210,7 @@ impl<S: LiveBrand> Comm<S> {
         let failed = captured.is_err();
         // The other ranks wait for the comparison, also if this one has no graph.
         let same =
-            if size > 1 { self.compare("the captured operations", if failed { 0 } else { hash }) } else { Ok(()) };
+            if size > 1 { self.verify_equal("the captured operations", if failed { 0 } else { hash }) } else { Ok(()) };
         match captured {
             Err(returned) => {
                 let (error, bundle) = (returned.error, returned.value);
@@ -221,12 +224,13 @@ impl<S: LiveBrand> Comm<S> {
         }
     }
 
-    /// Enqueues a captured graph, and gives the bundle back. It is one operation, which all ranks call with the graph of
-    /// the same capture.
+    /// Enqueues a captured graph, and gives the bundle back. It is one operation, which all ranks
+    /// call with the graph of the same capture.
     ///
     /// # Errors
-    /// The graph is of another communicator; or the ranks or the device have failed. If the bundle is not the captured
-    /// one, the ranks fail, because the others wait for this one. The bundle comes back.
+    /// The graph is of another communicator; or the ranks or the device have failed. If the bundle
+    /// is not the captured one, the ranks fail, because the others wait for this one. The bundle
+    /// comes back.
     pub fn replay<R: Resource>(
         &mut self,
         graph: &mut CommGraph<R>,

@@ -18,7 +18,7 @@
 //! be taken for a store or a rank. What they recorded is of no use, because S and C are new; nor is
 //! a code that they send back, because of its role, or use elsewhere, because of its purpose. The
 //! secret goes over no wire. They cannot keep ranks out by connections that say nothing: see
-//! [`Strangers`].
+//! [`UnauthenticatedPeers`].
 //!
 //! **It does not protect what follows.** Nothing is encrypted or signed after the greeting. Who is
 //! between the two sides can pass the greeting on, and then read and change everything. Who hears a
@@ -36,15 +36,15 @@ use std::time::{Duration, Instant};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use crate::codec::read;
 use crate::error::StoreError;
 use crate::lock;
-use crate::wire::read;
 
 /// The time limit for the first bytes of a client. A client sends its whole greeting as soon as it
 /// has that of the server.
 pub(crate) const FIRST: Duration = Duration::from_secs(1);
 
-/// Greetings at once, so that strangers do not take threads without bound.
+/// Greetings at once, so that unauthenticated peers do not take threads without bound.
 pub(crate) const GREETINGS: usize = 64;
 
 /// The bytes that both sides send first.
@@ -68,7 +68,7 @@ pub(crate) fn check_secret(ip: IpAddr, secret: &[u8]) -> Result<(), StoreError> 
 /// in, however many others say nothing, and one that is far away does so unless they come from as
 /// many addresses as there are places, or from its own.
 #[derive(Debug)]
-pub(crate) struct Strangers {
+pub(crate) struct UnauthenticatedPeers {
     state: Mutex<State>,
     /// A place is free.
     left: Condvar,
@@ -88,25 +88,25 @@ struct State {
     open: BTreeMap<u64, (IpAddr, TcpStream)>,
 }
 
-/// The place of a connection among the strangers.
+/// The place of a connection among the unauthenticated peers.
 #[derive(Debug)]
-pub(crate) struct Stranger {
-    among: Arc<Strangers>,
+pub(crate) struct UnauthenticatedPeer {
+    among: Arc<UnauthenticatedPeers>,
     id: u64,
 }
 
-impl Strangers {
+impl UnauthenticatedPeers {
     pub(crate) fn new(first: Duration, whole: Duration) -> Arc<Self> {
         Arc::new(Self { state: Mutex::default(), left: Condvar::new(), first, whole })
     }
 
     /// Takes a place for a connection that was accepted. If there is none, ends another connection
     /// and waits for its thread, which has nothing else to do.
-    pub(crate) fn enter(self: &Arc<Self>, socket: &TcpStream) -> io::Result<Stranger> {
+    pub(crate) fn enter(self: &Arc<Self>, socket: &TcpStream) -> io::Result<UnauthenticatedPeer> {
         self.enter_from(socket.peer_addr()?.ip(), socket)
     }
 
-    fn enter_from(self: &Arc<Self>, ip: IpAddr, socket: &TcpStream) -> io::Result<Stranger> {
+    fn enter_from(self: &Arc<Self>, ip: IpAddr, socket: &TcpStream) -> io::Result<UnauthenticatedPeer> {
         let kept = (network(ip), socket.try_clone()?);
         let mut state = lock(&self.state);
         while state.taken >= GREETINGS {
@@ -119,7 +119,7 @@ impl Strangers {
         state.next += 1;
         state.taken += 1;
         state.open.insert(id, kept);
-        Ok(Stranger { among: self.clone(), id })
+        Ok(UnauthenticatedPeer { among: self.clone(), id })
     }
 
     /// Ends the connections of all.
@@ -156,11 +156,11 @@ fn network(ip: IpAddr) -> IpAddr {
     }
 }
 
-impl Stranger {
+impl UnauthenticatedPeer {
     /// Greets on the side that accepted the connection. Returns once the other side has proved that
     /// it knows the secret, and has been told so. Before it is told, `admit` may still refuse it;
     /// it gets a clone of the socket.
-    pub(crate) fn welcome(
+    pub(crate) fn authenticate(
         self,
         socket: &TcpStream,
         secret: &[u8],
@@ -173,7 +173,8 @@ impl Stranger {
         let here = nonce()?;
         writer.write_all(&[&MAGIC[..], &here].concat())?;
         let mut said = [0; MAGIC.len() + NONCE + CODE];
-        // The first bytes alone, so that a stranger is refused before it has sent them all.
+        // The first bytes alone, so that an unauthenticated peer is refused before it has sent them
+        // all.
         let (magic, rest) = said.split_at_mut(MAGIC.len());
         read(socket, magic, first)?;
         expect_magic(magic)?;
@@ -196,7 +197,7 @@ impl Stranger {
     }
 }
 
-impl Drop for Stranger {
+impl Drop for UnauthenticatedPeer {
     fn drop(&mut self) {
         let mut state = lock(&self.among.state);
         state.open.remove(&self.id);
@@ -255,7 +256,7 @@ mod tests {
     use std::net::{IpAddr, TcpListener, TcpStream};
     use std::time::Duration;
 
-    use super::{GREETINGS, Strangers};
+    use super::{GREETINGS, UnauthenticatedPeers};
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -264,15 +265,15 @@ mod tests {
     #[test]
     fn a_flood_ends_its_own_connections() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let strangers = Strangers::new(HOUR, HOUR);
+        let unauthenticated_peers = UnauthenticatedPeers::new(HOUR, HOUR);
         // A connection that says nothing, and the thread that waits for it.
         let enter = |ip: IpAddr| {
             let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (here, _) = listener.accept().unwrap();
-            let stranger = strangers.enter_from(ip, &here).unwrap();
+            let unauthenticated = unauthenticated_peers.enter_from(ip, &here).unwrap();
             let waits = std::thread::spawn(move || {
                 let ended = (&here).read(&mut [0]);
-                drop(stranger);
+                drop(unauthenticated);
                 ended.is_ok()
             });
             (there, waits)
@@ -287,9 +288,9 @@ mod tests {
         assert!(ranks.iter().all(is_open));
         others.extend((0..3 * GREETINGS).map(|k| enter(ip(&format!("2001:db8::{k:x}")))));
         assert!(ranks.iter().all(is_open));
-        assert_eq!(strangers.taken(), GREETINGS);
+        assert_eq!(unauthenticated_peers.taken(), GREETINGS);
         // Among addresses with equally many, the oldest goes.
-        strangers.dismiss();
+        unauthenticated_peers.dismiss();
         for (there, waits) in ranks.into_iter().chain(others) {
             drop(there);
             assert!(waits.join().unwrap());

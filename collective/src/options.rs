@@ -8,15 +8,16 @@ use crate::error::{Error, Result};
 /// The backend that carries out the operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// NCCL if every rank has a GPU and can load it; otherwise peer copies if all ranks are in one process and have a GPU
-    /// each; otherwise the host.
+    /// NCCL if every rank has a GPU and can load it; otherwise peer copies if all ranks are in one
+    /// process and have a GPU each; otherwise the host.
     #[default]
     Auto,
-    /// The host: bytes go through page-locked memory, and over TCP between processes. Reductions are
-    /// in the order of the ranks.
+    /// The host: bytes go through page-locked memory, and over TCP between processes. Reductions
+    /// are in the order of the ranks.
     Host,
-    /// Copies from device to device, and kernels of thalweg where elements are reduced, in the order of the ranks. All
-    /// ranks are in one process. A call waits on the host until the other ranks have called the same.
+    /// Copies from device to device, and kernels of thalweg where elements are reduced, in the
+    /// order of the ranks. All ranks are in one process. A call waits on the host until the other
+    /// ranks have called the same.
     Peer,
     /// NCCL. It is an error if a rank has no GPU or cannot load it.
     Nccl,
@@ -24,39 +25,42 @@ pub enum Backend {
 
 /// The options of a world: timeouts, and the backend that carries out its operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Options {
+pub struct WorldOptions {
     /// The time that an operation may take from its turn on the stream on; over NCCL, the time that
     /// the stream may take for eight operations and what is between them. After that, and at most a
     /// quarter of it in which the ranks find out who holds them up, every rank gets
     /// [`Failure::Timeout`](crate::Failure::Timeout).
     pub timeout: Duration,
     /// The time that ranks wait for one another at the start.
-    pub join: Duration,
-    /// Whether the ranks compare each collective operation through the store before they enqueue it.
-    /// Then the host waits for all ranks at each call. Without this the ranks compare as well, when
-    /// the operation has its turn.
-    pub compare: bool,
+    pub connect_timeout: Duration,
+    /// Whether the ranks compare each collective operation through the store before they enqueue
+    /// it. Then the host waits for all ranks at each call. Without this the ranks compare as well,
+    /// when the operation has its turn.
+    pub check_consistency: bool,
     /// The backend that carries out the operations.
     pub backend: Backend,
-    /// The least and the most multiprocessors (CTAs) that an operation of NCCL takes from the kernels beside it. `None`
-    /// leaves the choice to NCCL. Of a sum by [peer copies](Backend::Peer) it is the most blocks, 16 without it.
+    /// The least and the most multiprocessors (CTAs) that an operation of NCCL takes from the
+    /// kernels beside it. `None` leaves the choice to NCCL. Of a sum by [peer
+    /// copies](Backend::Peer) it is the most blocks, 16 without it.
     pub ctas: Option<[u32; 2]>,
-    /// The bytes of a bucket that a sum of all ranks by [peer copies](Backend::Peer) moves at once: one piece is copied while
-    /// the one before is summed. Each rank has rooms for 16 pieces, without its own share of them. It is the same on all ranks.
+    /// The bytes of a bucket that a sum of all ranks by [peer copies](Backend::Peer) moves at once:
+    /// one piece is copied while the one before is summed. Each rank has rooms for 16 pieces,
+    /// without its own share of them. It is the same on all ranks.
     pub piece: usize,
-    /// Whether NCCL's reductions of buckets are captured on their second pass, so that each is then one launch of a graph. It
-    /// costs the host 5 us instead of 60, and the device 5 us more. It applies where all ranks are on one machine.
+    /// Whether NCCL's reductions of buckets are captured on their second pass, so that each is then
+    /// one launch of a graph. It costs the host 5 us instead of 60, and the device 5 us more. It
+    /// applies where all ranks are on one machine.
     pub graphs: bool,
 }
 
-impl Default for Options {
+impl Default for WorldOptions {
     /// 10 minutes for an operation, 5 minutes for the start, no comparison before calls, NCCL
     /// where all ranks have it, and pieces of 4 MiB.
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(600),
-            join: Duration::from_secs(300),
-            compare: false,
+            connect_timeout: Duration::from_secs(300),
+            check_consistency: false,
             backend: Backend::Auto,
             ctas: None,
             piece: 4 << 20,
@@ -65,20 +69,21 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl WorldOptions {
     /// The default, changed by the environment: `THALWEG_COLLECTIVE_TIMEOUT` and
     /// `THALWEG_COLLECTIVE_JOIN` in seconds, `THALWEG_COLLECTIVE_COMPARE=1`, and
-    /// `THALWEG_COLLECTIVE_BACKEND`: `auto`, `host`, `peer` or `nccl`; and `THALWEG_COLLECTIVE_CTAS`: the least
-    /// and the most CTAs, as in `4-16`, or one number for both; and `THALWEG_COLLECTIVE_PIECE` in KiB, and
-    /// `THALWEG_COLLECTIVE_GRAPHS=1`.
+    /// `THALWEG_COLLECTIVE_BACKEND`: `auto`, `host`, `peer` or `nccl`; and
+    /// `THALWEG_COLLECTIVE_CTAS`: the least and the most CTAs, as in `4-16`, or one number for
+    /// both; and `THALWEG_COLLECTIVE_PIECE` in KiB, and `THALWEG_COLLECTIVE_GRAPHS=1`.
     ///
     /// # Errors
     /// A variable is no positive number, or no backend.
     pub fn from_env() -> Result<Self> {
         let mut options = Self::default();
-        for (name, to) in
-            [("THALWEG_COLLECTIVE_TIMEOUT", &mut options.timeout), ("THALWEG_COLLECTIVE_JOIN", &mut options.join)]
-        {
+        for (name, to) in [
+            ("THALWEG_COLLECTIVE_TIMEOUT", &mut options.timeout),
+            ("THALWEG_COLLECTIVE_JOIN", &mut options.connect_timeout),
+        ] {
             let value = match std::env::var(name) {
                 Err(VarError::NotPresent) => continue,
                 Ok(value) => value,
@@ -88,7 +93,7 @@ impl Options {
             let wrong = || Error::Environment { name, given: format!("`{value}`"), expected: "a number of seconds" };
             *to = seconds.ok_or_else(wrong)?;
         }
-        options.compare = std::env::var_os("THALWEG_COLLECTIVE_COMPARE").is_some_and(|value| value == "1");
+        options.check_consistency = std::env::var_os("THALWEG_COLLECTIVE_COMPARE").is_some_and(|value| value == "1");
         options.backend = match std::env::var("THALWEG_COLLECTIVE_BACKEND").as_deref() {
             Err(VarError::NotPresent) | Ok("" | "auto") => Backend::Auto,
             Ok("host") => Backend::Host,

@@ -5,27 +5,28 @@ use std::ops::Range;
 use thalweg::{DeviceSlice, LiveBrand};
 
 use crate::comm::Comm;
-use crate::element::{Element, Reduction};
+use crate::element::{CollectiveElement, Reduction};
 use crate::error::{Error, Result};
-use crate::gradients::{Backward, Grad, Gradients};
+use crate::gradients::{Backward, BucketGradient, Gradients};
 
-/// Runs a step of data-parallel training: the gradients of all ranks are reduced by `op`, their mean or
-/// their sum, on the communicator's stream while `backward` goes on on the stream of the gradients.
+/// Runs a step of data-parallel training: the gradients of all ranks are reduced by `op`, their
+/// mean or their sum, on the communicator's stream while `backward` goes on on the stream of the
+/// gradients.
 ///
 /// `backward` gets the gradients in the order of the parameters, and hands each in with
-/// [`Backward::put`] once its last work is enqueued. `update` is called for each bucket of gradients
-/// with its elements of the flat buffer and the result; it runs beside the reduction of the next
-/// bucket. Every rank ends with the same bits. Both closures get `model`, because a backward pass
-/// reads the weights that the update writes; a model of any type will do.
+/// [`Backward::mark_ready`] once its last work is enqueued. `update` is called for each bucket of
+/// gradients with its elements of the flat buffer and the result; it runs beside the reduction of
+/// the next bucket. Every rank ends with the same bits. Both closures get `model`, because a
+/// backward pass reads the weights that the update writes; a model of any type will do.
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
 /// use thalweg_collective::overlap::data_parallel;
-/// use thalweg_collective::{BucketSizes, Error, Gradients, Mean, Options, Result, ranks};
+/// use thalweg_collective::{BucketSizes, Error, Gradients, Mean, WorldOptions, Result, ranks};
 ///
 /// stream_tags!(Compute, Reduce);
 /// let devices = [Device::new_cpu()?, Device::new_cpu()?];
-/// let learned = ranks(&devices, Options::default(), |rank, world| -> Result<Vec<f32>> {
+/// let learned = ranks(&devices, WorldOptions::default(), |rank, world| -> Result<Vec<f32>> {
 ///     let compute = rank.stream::<Compute>()?;
 ///     let mut comm = world.comm(rank.stream::<Reduce>()?)?;
 ///     let mut weights = compute.upload_blocking(&[rank.index() as f32; 3])?;
@@ -55,17 +56,25 @@ use crate::gradients::{Backward, Grad, Gradients};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The example `own_model` of `thalweg-train` trains a model of its own this way, with a checkpoint.
+/// The example `own_model` of `thalweg-train` trains a model of its own this way, with a
+/// checkpoint.
 ///
 /// # Errors
-/// The error of a closure, a gradient that was not handed in, or a failure of the ranks or the device.
-/// The memory of the gradients is then freed.
-pub fn data_parallel<C: LiveBrand, S: LiveBrand, T: Element, R: Reduction<T> + Copy, M: ?Sized, E: From<Error>>(
+/// The error of a closure, a gradient that was not handed in, or a failure of the ranks or the
+/// device. The memory of the gradients is then freed.
+pub fn data_parallel<
+    C: LiveBrand,
+    S: LiveBrand,
+    T: CollectiveElement,
+    R: Reduction<T> + Copy,
+    M: ?Sized,
+    E: From<Error>,
+>(
     comm: &mut Comm<C>,
     op: R,
     gradients: Gradients<S, T>,
     model: &mut M,
-    backward: impl FnOnce(&mut M, &mut Backward<'_, C, S, T, R>, Vec<Grad<S, T>>) -> Result<(), E>,
+    backward: impl FnOnce(&mut M, &mut Backward<'_, C, S, T, R>, Vec<BucketGradient<S, T>>) -> Result<(), E>,
     mut update: impl FnMut(&mut M, Range<usize>, &mut DeviceSlice<S, T>) -> Result<(), E>,
 ) -> Result<Gradients<S, T>, E> {
     let (mut pass, grads) = comm.backward(op, gradients)?;

@@ -7,32 +7,32 @@ use std::time::{Duration, Instant};
 
 use log::debug;
 use sha2::{Digest, Sha256};
-use thalweg::{Device, DeviceKind, LiveBrand, Rank, Stream};
+use thalweg::{Device, DeviceKind, DeviceRank, LiveBrand, Stream};
 
+use crate::call_log::CallLog;
 use crate::comm::Comm;
 use crate::engine::Engine;
 use crate::error::{Error, Result, StoreError};
-use crate::exchange::{Exchange, Seat};
-use crate::fate::Fate;
-use crate::ledger::Ledger;
+use crate::exchange::{Exchange, PeerSlot};
+use crate::failure_state::FailureState;
 use crate::link::Abort;
-use crate::link::local::{Hall, LocalLink};
-use crate::link::tcp::Porch;
+use crate::link::local::{LocalLink, Mailboxes};
+use crate::link::tcp::Listener;
 use crate::lock;
-use crate::member::{Keep, Member, Watch};
 use crate::nccl::THREADS;
-use crate::options::Options;
-use crate::place::{self, Place};
-use crate::store::{LONGEST_WAIT, Limits, Store, StoreServer};
+use crate::options::WorldOptions;
+use crate::rank_env::{self, RankEnv};
+use crate::rank_handle::{FailureWatcher, RankHandle, RankShared};
+use crate::store::{LONGEST_WAIT, Store, StoreLimits, StoreServer};
 
 /// One rank of a set of ranks that have met. [`World::comm`] makes its communicator.
 ///
-/// If it is dropped, the other ranks learn that this one has left. In a forked child nothing happens then:
-/// the rank is the parent.
+/// If it is dropped, the other ranks learn that this one has left. In a forked child nothing
+/// happens then: the rank is the parent.
 #[derive(Debug)]
 #[must_use = "the other ranks fail if one leaves"]
 pub struct World {
-    pub(crate) member: Member,
+    pub(crate) member: RankHandle,
     /// A device that two ranks of [`ranks`] have, and that cannot run the work of both at once.
     shared: Option<Device>,
 }
@@ -40,78 +40,78 @@ pub struct World {
 impl World {
     /// A single rank. Its operations need nobody.
     pub fn single() -> Self {
-        Self::of(Keep {
+        Self::of(RankShared {
             engine: None,
-            fate: Arc::new(Fate::new(None, "")),
+            failure_state: Arc::new(FailureState::new(None, "")),
             rank: 0,
             size: 1,
             local: (0, 1),
-            options: Options::default(),
+            options: WorldOptions::default(),
             store: Store::local(),
-            ledger: None,
-            seat: None,
+            call_log: None,
+            slot: None,
             tag: String::new(),
             home: std::process::id(),
-            watch: None,
+            watcher: None,
             server: None,
         })
     }
 
-    fn of(keep: Keep) -> Self {
-        Self { member: Member(Arc::new(keep)), shared: None }
+    fn of(rank_shared: RankShared) -> Self {
+        Self { member: RankHandle(Arc::new(rank_shared)), shared: None }
     }
 
     /// The ranks of one process, for a thread each. [`ranks`] gives each of them to its thread.
-    pub fn local(size: usize, options: Options) -> Vec<Self> {
-        let (hall, store) = (Hall::new(size), Store::local());
-        let fate = Arc::new(Fate::new(Some(store.clone()), ""));
-        let (ledger, exchange) = (Arc::new(Ledger::new(size)), Arc::new(Exchange::new(size)));
-        fate.watch(&(exchange.clone() as Arc<dyn Abort>));
+    pub fn local(size: usize, options: WorldOptions) -> Vec<Self> {
+        let (mailboxes, store) = (Mailboxes::new(size), Store::local());
+        let failure_state = Arc::new(FailureState::new(Some(store.clone()), ""));
+        let (call_log, exchange) = (Arc::new(CallLog::new(size)), Arc::new(Exchange::new(size)));
+        failure_state.watch(&(exchange.clone() as Arc<dyn Abort>));
         let world = |rank| {
-            let link = Arc::new(LocalLink::new(hall.clone(), rank));
-            Self::of(Keep {
-                engine: Some(Engine::new(rank, size, fate.clone(), link, options.timeout)),
-                fate: fate.clone(),
+            let link = Arc::new(LocalLink::new(mailboxes.clone(), rank));
+            Self::of(RankShared {
+                engine: Some(Engine::new(rank, size, failure_state.clone(), link, options.timeout)),
+                failure_state: failure_state.clone(),
                 rank,
                 size,
                 local: (rank, size),
                 options,
                 store: store.clone(),
-                ledger: Some(ledger.clone()),
-                seat: Some(Seat { exchange: exchange.clone(), rank }),
+                call_log: Some(call_log.clone()),
+                slot: Some(PeerSlot { exchange: exchange.clone(), rank }),
                 tag: String::new(),
                 home: std::process::id(),
-                watch: None,
+                watcher: None,
                 server: None,
             })
         };
         (0..size).map(world).collect()
     }
 
-    /// Joins the ranks that a launcher started, as the environment says: [`Place::from_env`] and
-    /// [`Options::from_env`]. Without a launcher it is a single rank.
+    /// Joins the ranks that a launcher started, as the environment says: [`RankEnv::from_env`] and
+    /// [`WorldOptions::from_env`]. Without a launcher it is a single rank.
     ///
     /// # Errors
     /// The environment is incomplete, or the ranks do not meet in time.
     pub fn from_env() -> Result<Self> {
-        match Place::from_env()? {
+        match RankEnv::from_env()? {
             None => Ok(Self::single()),
-            Some(place) => Self::join(&place, Options::from_env()?),
+            Some(place) => Self::connect(&place, WorldOptions::from_env()?),
         }
     }
 
-    /// Joins the ranks of several processes, and waits until all of them are there. Between each two
-    /// ranks there is a TCP connection.
+    /// Joins the ranks of several processes, and waits until all of them are there. Between each
+    /// two ranks there is a TCP connection.
     ///
-    /// The addresses are those of the interface that reaches the store; `THALWEG_HOST` names another
-    /// address of this machine.
+    /// The addresses are those of the interface that reaches the store; `THALWEG_HOST` names
+    /// another address of this machine.
     ///
     /// # Errors
     /// A rank does not come in time, has another secret, or cannot be reached. Or the secret is
     /// empty, and an address of the store or of a rank is not a loopback address.
-    pub fn join(place: &Place, options: Options) -> Result<Self> {
-        let deadline = Instant::now() + options.join.min(LONGEST_WAIT);
-        let failed = |reason: String| Error::Join { rank: place.rank, reason };
+    pub fn connect(place: &RankEnv, options: WorldOptions) -> Result<Self> {
+        let deadline = Instant::now() + options.connect_timeout.min(LONGEST_WAIT);
+        let failed = |reason: String| Error::Connect { rank: place.rank, reason };
         let (store, server) = meeting_place(place, deadline).map_err(|why| failed(why.to_string()))?;
         let ip = match std::env::var("THALWEG_HOST") {
             Ok(host) if !host.is_empty() => host.parse().map_err(|_| Error::Environment {
@@ -121,11 +121,11 @@ impl World {
             })?,
             _ => store.local_ip().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         };
-        let porch = Porch::new(ip, place.rank, &place.secret).map_err(|why| failed(format!("{ip}: {why}")))?;
-        let address = porch.address().map_err(|why| failed(why.to_string()))?.to_string();
+        let listener = Listener::new(ip, place.rank, &place.secret).map_err(|why| failed(format!("{ip}: {why}")))?;
+        let address = listener.address().map_err(|why| failed(why.to_string()))?.to_string();
         let left = || deadline.saturating_duration_since(Instant::now());
         let all = store
-            .meet("thalweg/addresses", place.rank, place.size, address.as_bytes(), left())
+            .all_gather("thalweg/addresses", place.rank, place.size, address.as_bytes(), left())
             .map_err(|why| failed(why.to_string()))?;
         // The ports at which the ranks listen are new each time.
         let hash = Sha256::digest(all.concat());
@@ -133,25 +133,26 @@ impl World {
         let parse = |text: &Vec<u8>| std::str::from_utf8(text).ok().and_then(|text| text.parse::<SocketAddr>().ok());
         let all: Option<Vec<SocketAddr>> = all.iter().map(parse).collect();
         let all = all.ok_or_else(|| failed("the store has an address that is none".to_owned()))?;
-        let link = porch.connect(&all, options.timeout, deadline).map_err(|why| failed(why.to_string()))?;
+        let link = listener.connect(&all, options.timeout, deadline).map_err(|why| failed(why.to_string()))?;
         debug!(target: "thalweg_collective::tcp", "rank {} of {} is connected", place.rank, place.size);
 
-        let own = store.reconnected().map_err(|why| failed(why.to_string()))?;
-        let fate = Arc::new(Fate::new(Some(own), &tag));
-        let watch = Watch::new(&store, fate.clone(), LONGEST_WAIT).map_err(|why| failed(why.to_string()))?;
-        Ok(Self::of(Keep {
-            engine: Some(Engine::new(place.rank, place.size, fate.clone(), Arc::new(link), options.timeout)),
-            fate,
+        let own = store.reconnect().map_err(|why| failed(why.to_string()))?;
+        let failure_state = Arc::new(FailureState::new(Some(own), &tag));
+        let watch =
+            FailureWatcher::new(&store, failure_state.clone(), LONGEST_WAIT).map_err(|why| failed(why.to_string()))?;
+        Ok(Self::of(RankShared {
+            engine: Some(Engine::new(place.rank, place.size, failure_state.clone(), Arc::new(link), options.timeout)),
+            failure_state,
             rank: place.rank,
             size: place.size,
             local: (place.local_rank, place.local_size),
             options,
             store,
-            ledger: None,
-            seat: None,
+            call_log: None,
+            slot: None,
             tag,
             home: std::process::id(),
-            watch: Some(watch),
+            watcher: Some(watch),
             server,
         }))
     }
@@ -171,17 +172,19 @@ impl World {
         self.member.0.local.0
     }
 
-    /// Opens the device of this rank: the one that `THALWEG_DEVICE` names, otherwise [its GPU](Place::gpu), or the CPU
-    /// device on a machine [without a GPU](thalweg::Error::means_no_gpu).
+    /// Opens the device of this rank: the one that `THALWEG_DEVICE` names, otherwise [its
+    /// GPU](RankEnv::gpu), or the CPU device on a machine [without a
+    /// GPU](thalweg::Error::means_no_gpu).
     ///
     /// # Errors
-    /// [`Error::NoGpu`] if the machine has fewer GPUs than ranks, or its driver or the GPU fails: one rank on a CPU would
-    /// hold up all others. Or `THALWEG_DEVICE` names a device that cannot be used.
+    /// [`Error::NoGpu`] if the machine has fewer GPUs than ranks, or its driver or the GPU fails:
+    /// one rank on a CPU would hold up all others. Or `THALWEG_DEVICE` names a device that cannot
+    /// be used.
     pub fn device(&self) -> Result<Device> {
         if std::env::var_os("THALWEG_DEVICE").is_some_and(|name| !name.is_empty() && name != "auto") {
             return Ok(Device::best()?);
         }
-        match place::gpu(self.local_rank()) {
+        match rank_env::gpu(self.local_rank()) {
             Ok(gpu) => Ok(gpu),
             Err(cause) if cause.means_no_gpu() => Ok(Device::cpu()?),
             Err(cause) => Err(Error::NoGpu { rank: self.rank(), cause: Box::new(cause) }),
@@ -199,30 +202,31 @@ impl World {
         &self.member.0.store
     }
 
-    /// The communicator of this rank, whose operations run on `stream`. A world has one: so all ranks
-    /// have one order of operations.
+    /// The communicator of this rank, whose operations run on `stream`. A world has one: so all
+    /// ranks have one order of operations.
     ///
     /// If the ranks fail, the device of the stream fails with them
-    /// ([`Device::fail`]), so that nobody reads a partial sum.
+    /// ([`Device::poison`]), so that nobody reads a partial sum.
     ///
     /// On a GPU the call waits for the communicators of the other ranks, because they agree on
-    /// [who carries out the operations](Options::backend).
+    /// [who carries out the operations](WorldOptions::backend).
     ///
     /// # Errors
-    /// The ranks have failed already, or cannot agree. Or the stream is a [foreign](thalweg::ForeignStream)
-    /// one. Or two ranks of this process have the same
-    /// device, and it is a GPU or a [seeded](Device::seeded_cpu) one: their operations would wait for
-    /// one another on one thread. All ranks of [`ranks`] get this error then. Of those of [`World::local`], only
-    /// those that come later with the device get it.
+    /// The ranks have failed already, or cannot agree. Or the stream is a
+    /// [foreign](thalweg::ForeignStream) one. Or two ranks of this process have the same device,
+    /// and it is a GPU or a [seeded](Device::seeded_cpu) one: their operations would wait for one
+    /// another on one thread. All ranks of [`ranks`] get this error then. Of those of
+    /// [`World::local`], only those that come later with the device get it.
     ///
-    /// Ranks that are processes get [`Error::SharedDevice`] if NCCL is to carry out their operations and they have the same
-    /// GPU. From NCCL 2.30 on they may have, if the environment of every rank has `NCCL_MULTI_RANK_GPU_ENABLE=1`. So programs
-    /// can be tried on one GPU. Operations are slow there, because it runs the processes in turns.
+    /// Ranks that are processes get [`Error::SharedDevice`] if NCCL is to carry out their
+    /// operations and they have the same GPU. From NCCL 2.30 on they may have, if the environment
+    /// of every rank has `NCCL_MULTI_RANK_GPU_ENABLE=1`. So programs can be tried on one GPU.
+    /// Operations are slow there, because it runs the processes in turns.
     pub fn comm<S: LiveBrand>(self, stream: Stream<S>) -> Result<Comm<S>> {
         if stream.is_foreign() {
             return Err(Error::ForeignStream);
         }
-        let (fate, device) = (&self.member.0.fate, stream.device());
+        let (failure_state, device) = (&self.member.0.failure_state, stream.device());
         let shared = |device: Device| {
             let hint = if device.kind() == DeviceKind::Cuda { THREADS } else { "" };
             Err(Error::SharedDevice { device: device.to_string(), hint: hint.to_owned() })
@@ -230,27 +234,28 @@ impl World {
         if let Some(device) = self.shared {
             return shared(device);
         }
-        if fate.bind(device) && !device.overlaps_host_functions() {
+        if failure_state.bind(device) && !device.overlaps_host_functions() {
             return shared(device);
         }
-        if let Some(failure) = fate.failure() {
+        if let Some(failure) = failure_state.failure() {
             return Err(Error::Failed(failure.clone()));
         }
         Comm::new(self.member, stream)
     }
 }
 
-/// Runs `f` on every device at once, as [`thalweg::ranks`] does, each time with a [`World`] whose
-/// ranks are these threads. So a program for several processes also runs, and is tested, in one.
+/// Runs `f` on every device at once, as [`thalweg::for_each_device`] does, each time with a
+/// [`World`] whose ranks are these threads. So a program for several processes also runs, and is
+/// tested, in one.
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
-/// use thalweg_collective::{Options, Result, Sum, ranks};
+/// use thalweg_collective::{WorldOptions, Result, Sum, ranks};
 ///
 /// stream_tags!(Reduce);
 ///
 /// let devices = [Device::new_cpu()?, Device::new_cpu()?, Device::new_cpu()?];
-/// let sums = ranks(&devices, Options::default(), |rank, world| -> Result<Vec<f32>> {
+/// let sums = ranks(&devices, WorldOptions::default(), |rank, world| -> Result<Vec<f32>> {
 ///     let reduce = rank.stream::<Reduce>()?;
 ///     let mut comm = world.comm(reduce)?;
 ///     let mut x = reduce.upload_blocking(&[1.0, rank.index() as f32])?;
@@ -264,29 +269,34 @@ impl World {
 /// ```
 ///
 /// # Panics
-/// If a call panics: see [`thalweg::ranks`]. The operations of the other ranks fail with
+/// If a call panics: see [`thalweg::for_each_device`]. The operations of the other ranks fail with
 /// [`Failure::Panicked`](crate::Failure::Panicked) first.
-pub fn ranks<T: Send>(devices: &[Device], options: Options, f: impl for<'r> Fn(Rank<'r>, World) -> T + Sync) -> Vec<T> {
-    // The first rank with the device would otherwise wait for the communicator that the second one cannot have.
+pub fn ranks<T: Send>(
+    devices: &[Device],
+    options: WorldOptions,
+    f: impl for<'r> Fn(DeviceRank<'r>, World) -> T + Sync,
+) -> Vec<T> {
+    // The first rank with the device would otherwise wait for the communicator that the second one
+    // cannot have.
     let mut known = devices.iter().enumerate().filter(|(index, device)| devices[..*index].contains(device));
     let shared = known.find(|(_, device)| !device.overlaps_host_functions()).map(|(_, &device)| device);
     let worlds = World::local(devices.len(), options).into_iter().map(|world| Some(World { shared, ..world }));
     let worlds: Mutex<Vec<Option<World>>> = Mutex::new(worlds.collect());
-    thalweg::ranks(devices, |rank| {
+    thalweg::for_each_device(devices, |rank| {
         let world = lock(&worlds)[rank.index()].take();
         f(rank, world.expect("`thalweg::ranks` has each rank once"))
     })
 }
 
 /// The store of the ranks: one that is there, or that rank 0 starts.
-fn meeting_place(place: &Place, deadline: Instant) -> Result<(Store, Option<StoreServer>), StoreError> {
+fn meeting_place(place: &RankEnv, deadline: Instant) -> Result<(Store, Option<StoreServer>), StoreError> {
     let left = || deadline.saturating_duration_since(Instant::now());
     if let Some(store) = &place.store {
         return Ok((Store::connect(store, &place.secret, left())?, None));
     }
     let host = &place.master.0;
     if place.rank == 0 {
-        let bind = |port| StoreServer::bind((host.as_str(), port), &place.secret, Limits::default());
+        let bind = |port| StoreServer::bind((host.as_str(), port), &place.secret, StoreLimits::default());
         let gone = |reason: String| StoreError::Gone { reason };
         let mut last = "there is no port after MASTER_PORT".to_owned();
         for port in place.ports() {

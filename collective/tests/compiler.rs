@@ -1,5 +1,5 @@
-//! Tests that need a Rust compiler: programs of several ranks that must not compile, and their twins, and a driver that
-//! fails.
+//! Tests that need a Rust compiler: programs of several ranks that must not compile, and their
+//! twins, and a driver that fails.
 
 mod failing_driver;
 

@@ -1,5 +1,5 @@
-//! A rank whose GPU cannot be opened gets the reason, and not a CPU device that would hold up all others. The drivers that
-//! fail are the test's own.
+//! A rank whose GPU cannot be opened gets the reason, and not a CPU device that would hold up all
+//! others. The drivers that fail are the test's own.
 #![cfg(target_os = "linux")]
 
 use testkit::drivers::Drivers;

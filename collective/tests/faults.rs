@@ -1,5 +1,5 @@
-//! What goes wrong among threads: each rank gets the same typed failure in time, no value of a failed
-//! operation reaches the program, and no thread and no socket is left.
+//! What goes wrong among threads: each rank gets the same typed failure in time, no value of a
+//! failed operation reaches the program, and no thread and no socket is left.
 
 use std::sync::Mutex;
 use std::thread;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use thalweg::{At, Event, stream_tags};
 use thalweg_collective::{
-    Comm, Error, Failure, Limits, Max, Mean, Options, Place, Result, StoreServer, Sum, World, ranks,
+    Comm, Error, Failure, Max, Mean, RankEnv, Result, StoreLimits, StoreServer, Sum, World, WorldOptions, ranks,
 };
 
 use crate::support::{LONG, Over, options, own_devices, run};
@@ -21,16 +21,21 @@ const ALL: [Over; 3] = [Over::Memory, Over::Tcp, Over::Peer];
 type C<'r> = Comm<At<'r, Reduce>>;
 
 /// Runs a program on each rank; expects each to end with the same failure, and returns it.
-fn failure(over: Over, size: usize, options: Options, f: impl Fn(usize, &mut C<'_>) -> Result<()> + Sync) -> Failure {
+fn failure(
+    over: Over,
+    size: usize,
+    options: WorldOptions,
+    f: impl Fn(usize, &mut C<'_>) -> Result<()> + Sync,
+) -> Failure {
     let started = Instant::now();
     let ended = run(over, &own_devices(size), options, |rank, world| {
         let mut comm = world.comm(rank.stream::<Reduce>()?)?;
         let outcome = f(rank.index(), &mut comm).and_then(|()| comm.synchronize());
-        let outcome = outcome.map_err(|error| comm.explain(error));
+        let outcome = outcome.map_err(|error| comm.failure_or(error));
         // From now on it is the answer to everything, and the device has failed too.
         if outcome.is_err() {
             assert!(matches!(comm.barrier(), Err(Error::Failed(_))));
-            assert!(matches!(rank.device().usable(), Err(thalweg::Error::Poisoned { .. })));
+            assert!(matches!(rank.device().ensure_usable(), Err(thalweg::Error::Poisoned { .. })));
         }
         outcome
     });
@@ -57,12 +62,12 @@ fn mismatch(failure: Failure, seq: u64, differing: &[usize], text: &str) {
     assert!(failure.to_string().contains(text), "{failure}");
 }
 
-/// Another operation, length, type, reduction, root or order: with and without the comparison before
-/// the call.
+/// Another operation, length, type, reduction, root or order: with and without the comparison
+/// before the call.
 #[test]
 fn ranks_that_differ_are_named() {
     for (over, compare) in [(Over::Memory, false), (Over::Memory, true), (Over::Tcp, false), (Over::Tcp, true)] {
-        let options = Options { compare, ..options(LONG) };
+        let options = WorldOptions { check_consistency: compare, ..options(LONG) };
         let of = |f: fn(usize, &mut C<'_>) -> Result<()>| failure(over, 3, options, f);
         let operation = of(|rank, comm| {
             comm.barrier()?;
@@ -119,7 +124,7 @@ fn messages_that_differ_are_named() {
                 comm.send(1, &x)?;
                 comm.barrier()
             } else {
-                comm.receive(0, x.slice_mut(..3).map_err(thalweg::Error::from)?)
+                comm.recv(0, x.slice_mut(..3).map_err(thalweg::Error::from)?)
             }
         });
         mismatch(failure, 0, &[0, 1], "message of 4 x u8, rank 1 calls message of 3 x u8");
@@ -167,8 +172,8 @@ fn a_late_rank_is_named() {
     }
 }
 
-/// Over peer copies, a rank that has called but whose stream does not come to the operation is late too: for a sum on
-/// streams of the transport, and for an operation on its own stream.
+/// Over peer copies, a rank that has called but whose stream does not come to the operation is late
+/// too: for a sum on streams of the transport, and for an operation on its own stream.
 #[test]
 fn a_rank_whose_stream_does_not_come_is_named() {
     let waited = 3 * SHORT; // the watchdogs of ranks that have come say so in the meantime
@@ -196,8 +201,8 @@ fn a_rank_whose_stream_does_not_come_is_named() {
     }
 }
 
-/// Ranks whose streams take long for what is before an operation are not late, and the time of each operation counts from its
-/// own turn on.
+/// Ranks whose streams take long for what is before an operation are not late, and the time of each
+/// operation counts from its own turn on.
 #[test]
 fn what_is_before_an_operation_over_peer_copies_takes_its_time() {
     let timeout = Duration::from_secs(1);
@@ -219,7 +224,7 @@ fn what_is_before_an_operation_over_peer_copies_takes_its_time() {
 /// A rank that hangs before a call is late too if the ranks compare first.
 #[test]
 fn a_rank_that_does_not_call_is_named() {
-    let options = Options { compare: true, ..options(SHORT) };
+    let options = WorldOptions { check_consistency: true, ..options(SHORT) };
     let failure = failure(Over::Tcp, 2, options, |rank, comm| {
         while rank == 0 && comm.failure().is_none() {
             thread::sleep(Duration::from_millis(1));
@@ -239,7 +244,7 @@ fn a_rank_that_leaves_or_panics_is_named() {
                 return comm.synchronize();
             }
             let ended = sum(&mut comm, 5).and_then(|()| comm.synchronize());
-            ended.map_err(|error| comm.explain(error)) // the device may have failed before the memory was there
+            ended.map_err(|error| comm.failure_or(error)) // the device may have failed before the memory was there
         });
         for (rank, ended) in ended.into_iter().enumerate() {
             match ended {
@@ -285,7 +290,7 @@ fn no_partial_sum_leaves_the_device() {
             }
             let mut x = s.upload_blocking(&[1.0f32; 100])?;
             comm.all_reduce_in_place(Sum, &mut x)?;
-            let x = s.hand(x, &compute).map_err(thalweg::Error::from)?;
+            let x = s.hand_off(x, &compute).map_err(thalweg::Error::from)?;
             let sum: Event<_> = compute.record(x).map_err(thalweg::Error::from)?;
             let refused = sum.synchronize().map(drop).unwrap_err();
             assert!(
@@ -306,7 +311,7 @@ fn a_device_that_fails_is_named() {
         let mut comm = world.comm(s)?;
         if rank.index() == 1 {
             let device = s.device();
-            s.launch_host(move || device.fail("on purpose"))?;
+            s.launch_host(move || device.poison("on purpose"))?;
             _ = s.synchronize();
             assert!(sum(&mut comm, 3).is_err());
             return Ok(());
@@ -321,16 +326,16 @@ fn a_device_that_fails_is_named() {
     );
 }
 
-/// A store that ends: without a comparison before the calls nobody misses it. With one, the next call
-/// says so.
+/// A store that ends: without a comparison before the calls nobody misses it. With one, the next
+/// call says so.
 #[test]
 fn a_store_that_goes_away() {
     for compare in [false, true] {
-        let server = Mutex::new(Some(StoreServer::bind("127.0.0.1:0", b"s", Limits::default()).unwrap()));
+        let server = Mutex::new(Some(StoreServer::bind("127.0.0.1:0", b"s", StoreLimits::default()).unwrap()));
         let store = server.lock().unwrap().as_ref().unwrap().address().to_string();
-        let options = Options { compare, ..options(LONG) };
-        let ended = thalweg::ranks(&own_devices(2), |rank| -> Result<()> {
-            let world = World::join(&Place::with_store(rank.index(), 2, &store, b"s"), options)?;
+        let options = WorldOptions { check_consistency: compare, ..options(LONG) };
+        let ended = thalweg::for_each_device(&own_devices(2), |rank| -> Result<()> {
+            let world = World::connect(&RankEnv::with_store(rank.index(), 2, &store, b"s"), options)?;
             let mut comm = world.comm(rank.stream::<Reduce>()?)?;
             sum(&mut comm, 4)?;
             comm.synchronize()?;
@@ -364,12 +369,12 @@ fn a_store_that_goes_away() {
 /// Ranks that meet in the store of others that have failed have a fate of their own.
 #[test]
 fn a_failure_is_of_its_own_ranks() {
-    let server = StoreServer::bind("127.0.0.1:0", b"s", Limits::default()).unwrap();
+    let server = StoreServer::bind("127.0.0.1:0", b"s", StoreLimits::default()).unwrap();
     let store = server.address().to_string();
     let round = |fails: bool, compare: bool, timeout: Duration| {
-        let options = Options { compare, ..options(timeout) };
-        let ended = thalweg::ranks(&own_devices(2), |rank| -> Result<()> {
-            let world = World::join(&Place::with_store(rank.index(), 2, &store, b"s"), options)?;
+        let options = WorldOptions { check_consistency: compare, ..options(timeout) };
+        let ended = thalweg::for_each_device(&own_devices(2), |rank| -> Result<()> {
+            let world = World::connect(&RankEnv::with_store(rank.index(), 2, &store, b"s"), options)?;
             let mut comm = world.comm(rank.stream::<Reduce>()?)?;
             sum(&mut comm, 4)?;
             comm.synchronize()?;
@@ -389,10 +394,13 @@ fn a_failure_is_of_its_own_ranks() {
 
 #[test]
 fn ranks_that_do_not_meet() {
-    let server = StoreServer::bind("127.0.0.1:0", b"s", Limits::default()).unwrap();
+    let server = StoreServer::bind("127.0.0.1:0", b"s", StoreLimits::default()).unwrap();
     let join = |secret: &[u8]| {
-        let place = Place::with_store(1, 3, server.address().to_string(), secret);
-        World::join(&place, Options { join: SHORT, ..Options::default() }).map(drop).unwrap_err().to_string()
+        let place = RankEnv::with_store(1, 3, server.address().to_string(), secret);
+        World::connect(&place, WorldOptions { connect_timeout: SHORT, ..WorldOptions::default() })
+            .map(drop)
+            .unwrap_err()
+            .to_string()
     };
     let alone = join(b"s");
     assert!(alone.starts_with("rank 1 could not join the other ranks: ranks 0 and 2 did not come"), "{alone}");
@@ -405,8 +413,8 @@ fn held() -> Option<(usize, usize)> {
     Some((count("/proc/self/task")?, count("/proc/self/fd")?))
 }
 
-/// After a failure and after a good end nothing of the ranks is left: no thread, no socket. It runs in
-/// a process of its own, because other tests have threads too.
+/// After a failure and after a good end nothing of the ranks is left: no thread, no socket. It runs
+/// in a process of its own, because other tests have threads too.
 #[test]
 fn nothing_is_left() {
     const ALONE: &str = "THALWEG_TEST_ALONE";

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use thalweg::{Device, Rank, stream_tags};
+use thalweg::{Device, DeviceRank, stream_tags};
 use thalweg_collective::overlap::data_parallel;
-use thalweg_collective::{BucketSizes, Error, Gradients, Mean, Options, Result, World, ranks};
+use thalweg_collective::{BucketSizes, Error, Gradients, Mean, Result, World, WorldOptions, ranks};
 
 use crate::support::{LONG, Over, options, own_devices, run};
 
@@ -51,9 +51,9 @@ fn mean(ranks: usize, step: usize, i: usize) -> f32 {
 
 const SIZES: [[usize; 2]; 3] = [[0, 0], [1 << 10, 1 << 20], [40, 300]];
 
-/// Each rank hands its gradients in in another order, and the buckets have all sizes from one gradient
-/// to all of them.
-fn means(rank: Rank<'_>, world: World, [first, others]: [usize; 2]) -> Result<()> {
+/// Each rank hands its gradients in in another order, and the buckets have all sizes from one
+/// gradient to all of them.
+fn means(rank: DeviceRank<'_>, world: World, [first, others]: [usize; 2]) -> Result<()> {
     let (index, size) = (world.rank(), world.size());
     let compute = rank.stream::<Compute>()?;
     let mut comm = world.comm(rank.stream::<Reduce>()?)?;
@@ -76,7 +76,7 @@ fn means(rank: Rank<'_>, world: World, [first, others]: [usize; 2]) -> Result<()
                     let mut grad = grads[k].take().expect("each once");
                     let values: Vec<f32> = (start..start + LENS[k]).map(|i| value(index, step, i)).collect();
                     compute.write_blocking(&values, &mut grad)?;
-                    pass.put(grad)?;
+                    pass.mark_ready(grad)?;
                 }
                 Ok::<_, Error>(())
             },
@@ -109,15 +109,15 @@ fn every_rank_gets_the_means_in_any_order() {
 fn every_rank_gets_the_means_in_pieces_over_peer_copies() {
     for devices in [2, 5, 8].map(own_devices).into_iter().chain(crate::support::gpus()) {
         for sizes in SIZES {
-            let options = Options { piece: 64, ..options(LONG) };
+            let options = WorldOptions { piece: 64, ..options(LONG) };
             let results = run(Over::Peer, &devices, options, |rank, world| means(rank, world, sizes));
             results.into_iter().for_each(|result| result.unwrap());
         }
     }
 }
 
-/// Over peer copies a bucket comes from the pass, and waits for nothing else: not for what the program enqueues on the
-/// communicator's stream. That stream waits for the bucket.
+/// Over peer copies a bucket comes from the pass, and waits for nothing else: not for what the
+/// program enqueues on the communicator's stream. That stream waits for the bucket.
 #[test]
 fn buckets_over_peer_copies_come_straight_from_the_pass() {
     let results = run(Over::Peer, &own_devices(2), options(LONG), |rank, world| -> Result<()> {
@@ -131,8 +131,8 @@ fn buckets_over_peer_copies_come_straight_from_the_pass() {
         let gate = first.clone();
         // The last work on the first bucket, and the last work of the pass before it goes on.
         compute.launch_host(move || assert!(gate.wait(), "the host waits for the pass"))?;
-        pass.put(grads.pop().unwrap())?;
-        pass.put(grads.pop().unwrap())?;
+        pass.mark_ready(grads.pop().unwrap())?;
+        pass.mark_ready(grads.pop().unwrap())?;
         reduce.launch_host(move || opened.open())?;
         first.open();
         let gradients = pass.finish(|_, means| compute.zero(means).map_err(Error::from))?;
@@ -146,8 +146,8 @@ fn buckets_over_peer_copies_come_straight_from_the_pass() {
     results.into_iter().for_each(|result| result.unwrap());
 }
 
-/// A bucket waits for its pass, also on a rank that is later than the others, and the communicator's stream waits for the
-/// bucket.
+/// A bucket waits for its pass, also on a rank that is later than the others, and the
+/// communicator's stream waits for the bucket.
 #[test]
 fn buckets_over_peer_copies_wait_for_the_pass() {
     for late in 0..2 {
@@ -164,7 +164,7 @@ fn buckets_over_peer_copies_wait_for_the_pass() {
                 }
                 let mut grad = grads.pop().unwrap();
                 compute.fill(&mut grad, (step * (1 + 2 * rank.index())) as f32)?;
-                pass.put(grad)?;
+                pass.mark_ready(grad)?;
                 let (tell, told) = std::sync::mpsc::channel();
                 reduce.launch_host(move || tell.send(()).unwrap())?; // behind the bucket
                 if rank.index() == late {
@@ -181,7 +181,8 @@ fn buckets_over_peer_copies_wait_for_the_pass() {
     }
 }
 
-/// A process that [`every_process_gets_the_means_over_nccl`] started. Does nothing in the test run itself.
+/// A process that [`every_process_gets_the_means_over_nccl`] started. Does nothing in the test run
+/// itself.
 #[test]
 #[cfg(unix)]
 fn rank() {
@@ -194,7 +195,8 @@ fn rank() {
     }
 }
 
-/// The sum of two numbers has one order, and half of it is exact. With graphs, the second pass captures the reductions.
+/// The sum of two numbers has one order, and half of it is exact. With graphs, the second pass
+/// captures the reductions.
 #[test]
 #[cfg(unix)]
 fn every_process_gets_the_means_over_nccl() {
@@ -208,8 +210,8 @@ fn every_process_gets_the_means_over_nccl() {
     }
 }
 
-/// The first bucket is reduced while the pass goes on: the last work of the pass waits for it. And the
-/// update of the first bucket runs before the second is reduced, which waits for that update.
+/// The first bucket is reduced while the pass goes on: the last work of the pass waits for it. And
+/// the update of the first bucket runs before the second is reduced, which waits for that update.
 #[test]
 fn reduction_runs_beside_the_pass_and_updates_beside_reduction() {
     let results = ranks(&own_devices(2), options(LONG), |rank, world| -> Result<()> {
@@ -219,14 +221,14 @@ fn reduction_runs_beside_the_pass_and_updates_beside_reduction() {
         let (reduced, updated) = (Gate::default(), Gate::default());
         let (mut pass, mut grads) = comm.backward(Mean, gradients)?;
         let (last, first) = (grads.pop().unwrap(), grads.pop().unwrap());
-        pass.put(last)?; // the bucket of the end of the buffer
+        pass.mark_ready(last)?; // the bucket of the end of the buffer
         let gate = reduced.clone();
         reduce.launch_host(move || gate.open())?; // behind its reduction
         let (gate, held) = (reduced.clone(), updated.clone());
         compute.launch_host(move || assert!(gate.wait(), "the pass waits for its end before the reduction begins"))?;
         // In front of the second reduction, on its stream.
         reduce.launch_host(move || assert!(held.wait(), "the update waits for all buckets"))?;
-        pass.put(first)?;
+        pass.mark_ready(first)?;
         let mut count = 0;
         let gradients = pass.finish(|_, _| {
             count += 1;
@@ -251,11 +253,11 @@ fn what_is_missing_or_of_another_pass_is_refused() {
         let mut comm = World::single().comm(rank.stream::<Reduce>().unwrap()).unwrap();
         let gradients = || Gradients::<_, f32>::new(&compute, &[2, 3], BucketSizes::default()).unwrap();
         let (mut pass, mut grads) = comm.backward(Mean, gradients()).unwrap();
-        pass.put(grads.remove(1)).unwrap();
+        pass.mark_ready(grads.remove(1)).unwrap();
         let missing = pass.finish(|_, _| Ok::<_, Error>(())).map(drop).unwrap_err();
         assert!(matches!(missing, Error::GradientMissing { gradient: 0 }), "{missing}");
         let (mut pass, _new) = comm.backward(Mean, gradients()).unwrap();
-        let other = pass.put(grads.remove(0)).unwrap_err();
+        let other = pass.mark_ready(grads.remove(0)).unwrap_err();
         assert!(matches!(other, Error::OtherPass { gradient: 0 }), "{other}");
     });
 }
@@ -264,9 +266,9 @@ fn what_is_missing_or_of_another_pass_is_refused() {
 fn numbers_that_drift_are_named() {
     let results = ranks(&own_devices(3), options(LONG), |rank, world| -> Result<String> {
         let mut comm = world.comm(rank.stream::<Reduce>()?)?;
-        comm.compare("the seed", 7)?;
-        let error = comm.compare("the checksum", (rank.index() / 2) as u64).unwrap_err();
-        let alone = comm.compare("the rank", rank.index() as u64).unwrap_err();
+        comm.verify_equal("the seed", 7)?;
+        let error = comm.verify_equal("the checksum", (rank.index() / 2) as u64).unwrap_err();
+        let alone = comm.verify_equal("the rank", rank.index() as u64).unwrap_err();
         comm.synchronize()?;
         Ok(format!("{error}; {alone}"))
     });

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use thalweg_collective::{Limits, Options, Place, Store, StoreError, StoreServer, World};
+use thalweg_collective::{RankEnv, Store, StoreError, StoreLimits, StoreServer, World, WorldOptions};
 
 const LONG: Duration = Duration::from_secs(60);
 const SECRET: &[u8] = b"the secret";
@@ -65,15 +65,15 @@ const CLIENT: Nonce = *b"0123456789abcdef";
 
 impl Door {
     fn both() -> [Self; 2] {
-        let server = || StoreServer::bind("127.0.0.1:0", SECRET, Limits::default()).unwrap();
+        let server = || StoreServer::bind("127.0.0.1:0", SECRET, StoreLimits::default()).unwrap();
         let store = server();
         let store = Self { address: store.address(), server: store, purpose: "store", then: set("key"), rank: None };
         let server = server();
-        let place = Place::with_store(0, 2, server.address().to_string(), SECRET);
-        let options = Options { join: LONG, ..Options::default() };
-        let rank = thread::spawn(move || drop(World::join(&place, options).unwrap()));
+        let place = RankEnv::with_store(0, 2, server.address().to_string(), SECRET);
+        let options = WorldOptions { connect_timeout: LONG, ..WorldOptions::default() };
+        let rank = thread::spawn(move || drop(World::connect(&place, options).unwrap()));
         let meeting = Store::connect(server.address(), SECRET, LONG).unwrap();
-        let all = meeting.meet("thalweg/addresses", 1, 2, b"127.0.0.1:1", LONG).unwrap();
+        let all = meeting.all_gather("thalweg/addresses", 1, 2, b"127.0.0.1:1", LONG).unwrap();
         let address = std::str::from_utf8(&all[0]).unwrap().parse().unwrap();
         let then = 1u64.to_le_bytes().to_vec();
         [store, Self { server, address, purpose: "peer", then, rank: Some(rank) }]
@@ -115,8 +115,16 @@ impl Door {
     /// Nothing has come of what was refused, and who knows the secret is let in.
     fn end_soundly(mut self) {
         let store = Store::connect(self.server.address(), SECRET, LONG).unwrap();
-        assert_eq!(store.get("key").unwrap(), None, "{}: a request of a stranger was carried out", self.purpose);
-        assert!(self.rank.as_ref().is_none_or(|rank| !rank.is_finished()), "a stranger was taken for a rank");
+        assert_eq!(
+            store.get("key").unwrap(),
+            None,
+            "{}: a request of an unauthenticated peer was carried out",
+            self.purpose
+        );
+        assert!(
+            self.rank.as_ref().is_none_or(|rank| !rank.is_finished()),
+            "an unauthenticated peer was taken for a rank"
+        );
         let (mut socket, nonce) = self.called();
         let said = greeting(&CLIENT, &self.right(&nonce));
         socket.write_all(&[&said[..], &self.then].concat()).unwrap();
@@ -257,13 +265,13 @@ impl Caller {
         let error = match self {
             Self::Store => Store::connect(address, SECRET, LONG).map(drop).map_err(|why| why.to_string()),
             Self::Rank => {
-                let server = StoreServer::bind("127.0.0.1:0", SECRET, Limits::default()).unwrap();
+                let server = StoreServer::bind("127.0.0.1:0", SECRET, StoreLimits::default()).unwrap();
                 let meeting = Store::connect(server.address(), SECRET, LONG).unwrap();
                 thread::spawn(move || {
-                    meeting.meet("thalweg/addresses", 0, 2, address.to_string().as_bytes(), LONG).unwrap()
+                    meeting.all_gather("thalweg/addresses", 0, 2, address.to_string().as_bytes(), LONG).unwrap()
                 });
-                let place = Place::with_store(1, 2, server.address().to_string(), SECRET);
-                let joined = World::join(&place, Options { join: LONG, ..Options::default() });
+                let place = RankEnv::with_store(1, 2, server.address().to_string(), SECRET);
+                let joined = World::connect(&place, WorldOptions { connect_timeout: LONG, ..WorldOptions::default() });
                 joined.map(drop).map_err(|why| why.to_string())
             }
         };
@@ -363,7 +371,7 @@ fn an_empty_secret_is_for_loopback_addresses_only() {
              random text for all ranks"
         )
     };
-    let bind = |address: &str, secret: &[u8]| StoreServer::bind(address, secret, Limits::default());
+    let bind = |address: &str, secret: &[u8]| StoreServer::bind(address, secret, StoreLimits::default());
     let error = bind("0.0.0.0:0", b"").unwrap_err();
     assert_eq!((error.kind(), error.to_string()), (ErrorKind::InvalidInput, refused("0.0.0.0")));
     bind("0.0.0.0:0", b"s").unwrap();
@@ -376,17 +384,22 @@ fn an_empty_secret_is_for_loopback_addresses_only() {
     assert_eq!(error, StoreError::NoSecret { ip: [192, 0, 2, 1].into() });
     assert_eq!(error.to_string(), refused("192.0.2.1"));
     let join = |rank, host: &str| {
-        let mut place = Place::with_store(rank, 2, "", b"");
+        let mut place = RankEnv::with_store(rank, 2, "", b"");
         (place.store, place.master) = (None, (host.to_owned(), 40_000));
-        World::join(&place, Options { join: LONG, ..Options::default() }).map(drop).unwrap_err().to_string()
+        World::connect(&place, WorldOptions { connect_timeout: LONG, ..WorldOptions::default() })
+            .map(drop)
+            .unwrap_err()
+            .to_string()
     };
     assert_eq!(join(0, "0.0.0.0"), format!("rank 0 could not join the other ranks: {}", refused("0.0.0.0")));
     assert_eq!(join(1, "192.0.2.1"), format!("rank 1 could not join the other ranks: {}", refused("192.0.2.1")));
     // A rank with an address of another machine, and a store of this one.
     let (a, b) = (Store::connect(server.address(), b"", LONG).unwrap(), server.address().to_string());
-    thread::spawn(move || a.meet("thalweg/addresses", 0, 2, b"192.0.2.1:9", LONG).unwrap());
-    let place = Place::with_store(1, 2, b, b"");
-    let joined = World::join(&place, Options { join: LONG, ..Options::default() }).map(drop).unwrap_err();
+    thread::spawn(move || a.all_gather("thalweg/addresses", 0, 2, b"192.0.2.1:9", LONG).unwrap());
+    let place = RankEnv::with_store(1, 2, b, b"");
+    let joined = World::connect(&place, WorldOptions { connect_timeout: LONG, ..WorldOptions::default() })
+        .map(drop)
+        .unwrap_err();
     assert_eq!(joined.to_string(), format!("rank 1 could not join the other ranks: {}", refused("192.0.2.1")));
     assert!(started.elapsed() < LONG, "it tried until the end");
 }

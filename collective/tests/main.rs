@@ -1,4 +1,5 @@
-//! Collective operations of ranks that are threads or processes. What needs a Rust compiler is in `tests/compiler.rs`.
+//! Collective operations of ranks that are threads or processes. What needs a Rust compiler is in
+//! `tests/compiler.rs`.
 
 mod faults;
 mod gradients;

@@ -1,7 +1,7 @@
-//! What goes wrong on two GPUs over NCCL: as threads of one process, and as processes that are killed
-//! and stopped. A device that has failed stays so, so each fault has processes of its own: this binary
-//! starts itself again. With `NCCL_MULTI_RANK_GPU_ENABLE=1` and NCCL 2.30, processes share one GPU. Without GPUs the tests
-//! cover nothing and say so.
+//! What goes wrong on two GPUs over NCCL: as threads of one process, and as processes that are
+//! killed and stopped. A device that has failed stays so, so each fault has processes of its own:
+//! this binary starts itself again. With `NCCL_MULTI_RANK_GPU_ENABLE=1` and NCCL 2.30, processes
+//! share one GPU. Without GPUs the tests cover nothing and say so.
 
 #![cfg(unix)]
 
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use thalweg::{At, Device, DeviceSlice, LiveBrand, stream_tags};
-use thalweg_collective::{Backend, Comm, Error, Options, Result, Store, Sum, World, ranks};
+use thalweg_collective::{Backend, Comm, Error, Result, Store, Sum, World, WorldOptions, ranks};
 
 use crate::support::children::{RANK_OF, Ranks};
 use crate::support::{LONG, Over, gpus, one_gpu, options, processes_have_gpus};
@@ -20,7 +20,8 @@ stream_tags!(Reduce, Compute);
 const NCCL: (&str, &str) = ("THALWEG_COLLECTIVE_BACKEND", "nccl");
 const TIMEOUT: (&str, &str) = ("THALWEG_COLLECTIVE_TIMEOUT", "8");
 
-/// A process that a test started: one rank, or both as threads. Does nothing in the test run itself.
+/// A process that a test started: one rank, or both as threads. Does nothing in the test run
+/// itself.
 #[test]
 fn rank() {
     let Ok(scenario) = std::env::var(RANK_OF) else { return };
@@ -31,7 +32,7 @@ fn rank() {
         return again();
     }
     let world = World::from_env().unwrap();
-    let store = world.store().reconnected().unwrap();
+    let store = world.store().reconnect().unwrap();
     world.device().unwrap().scope(|rank| {
         let mut comm = match world.comm(rank.stream::<Reduce>().unwrap()) {
             Ok(comm) => comm,
@@ -47,7 +48,7 @@ fn rank() {
 fn again() {
     for _ in 0..5 {
         let world = World::from_env().unwrap();
-        let (store, rank, device) = (world.store().reconnected().unwrap(), world.rank(), world.device().unwrap());
+        let (store, rank, device) = (world.store().reconnect().unwrap(), world.rank(), world.device().unwrap());
         device.scope(|rank| sum(&mut world.comm(rank.stream().unwrap()).unwrap(), 1 << 20).unwrap());
         // The ranks may share a device.
         store.barrier("both have ended", rank, 2, LONG).unwrap();
@@ -58,7 +59,7 @@ fn again() {
 
 /// Both ranks in this process.
 fn threads(scenario: &str) {
-    let options = Options { backend: Backend::Nccl, ..options(Duration::from_secs(8)) };
+    let options = WorldOptions { backend: Backend::Nccl, ..options(Duration::from_secs(8)) };
     let started = std::panic::catch_unwind(|| {
         ranks(&gpus().unwrap(), options, |rank, world| {
             let mut comm = world.comm(rank.stream::<Reduce>().unwrap()).unwrap();
@@ -70,11 +71,14 @@ fn threads(scenario: &str) {
 }
 
 fn ending<S: LiveBrand>(comm: &Comm<S>, outcome: Result<String>) -> String {
-    match outcome.map_err(|error| comm.explain(error)) {
+    match outcome.map_err(|error| comm.failure_or(error)) {
         Ok(said) => said,
         Err(Error::Failed(failure)) => {
             let device = comm.stream().device();
-            assert!(matches!(device.usable(), Err(thalweg::Error::Poisoned { .. })), "nobody reads a partial sum");
+            assert!(
+                matches!(device.ensure_usable(), Err(thalweg::Error::Poisoned { .. })),
+                "nobody reads a partial sum"
+            );
             format!("failed: {failure}")
         }
         Err(error) => error.to_string(),
@@ -135,7 +139,8 @@ fn run(scenario: &str, comm: &mut C<'_>, store: Option<&Store>) -> Result<String
             }
             Ok(format!("{hash:016x}"))
         }
-        // Captured operations beside direct ones; the graph outlives what it was made with, or the other way round.
+        // Captured operations beside direct ones; the graph outlives what it was made with, or the
+        // other way round.
         "graphs" | "graph outlives" => {
             let x = s.upload_blocking(&vec![1.0f32; 100_003])?;
             let captured = comm.capture(x, |r, x| {
@@ -230,13 +235,13 @@ fn run(scenario: &str, comm: &mut C<'_>, store: Option<&Store>) -> Result<String
             let mut x = s.alloc_zeroed::<u8>(400)?;
             match rank {
                 0 => comm.send(1, &x)?,
-                _ => comm.receive(0, x.slice_mut(..300).map_err(thalweg::Error::from)?)?,
+                _ => comm.recv(0, x.slice_mut(..300).map_err(thalweg::Error::from)?)?,
             }
             until_failed(comm)
         }
         "device" => {
             if rank == 1 {
-                s.device().fail("on purpose");
+                s.device().poison("on purpose");
             }
             sum(comm, 200).and_then(|()| until_failed(comm))
         }
@@ -382,7 +387,7 @@ fn communicators_leave_nothing() {
         assert!(free.len() == 5 && free[1].abs_diff(free[4]) < 16, "MiB free after each: {free:?}");
     }
     let Some(gpus) = gpus() else { return };
-    let options = Options { backend: Backend::Nccl, ..options(LONG) };
+    let options = WorldOptions { backend: Backend::Nccl, ..options(LONG) };
     let mut free = Vec::new();
     for _ in 0..5 {
         ranks(&gpus, options, |rank, world| {
@@ -401,7 +406,7 @@ fn communicators_leave_nothing() {
 fn a_gpu_is_shared_by_processes_that_ask_for_it() {
     let Some(_turn) = turn() else { return };
     // Threads that join as processes do.
-    let options = Options { backend: Backend::Nccl, ..options(LONG) };
+    let options = WorldOptions { backend: Backend::Nccl, ..options(LONG) };
     for said in crate::support::run(Over::Tcp, &[Device::cuda(0).unwrap(); 2], options, |rank, world| {
         world.comm(rank.stream::<Reduce>().unwrap()).map(drop).unwrap_err().to_string()
     }) {

@@ -3,18 +3,18 @@
 use std::fmt::Debug;
 
 use thalweg::simt::{bf16, f16};
-use thalweg::{Rank, stream_tags};
+use thalweg::{DeviceRank, stream_tags};
 use thalweg_collective::{
-    Backend, Comm, Element, Error, Max, Mean, Min, Options, Reduction, Result, Sum, World, ranks,
+    Backend, CollectiveElement, Comm, Error, Max, Mean, Min, Reduction, Result, Sum, World, WorldOptions, ranks,
 };
 
 use crate::support::{LONG, Over, one_device, options, own_devices, run};
 
 stream_tags!(Reduce);
 
-/// What rank `rank` brings as element `i`: some fractions that do not sum exactly, and some negative
-/// numbers.
-trait Sample: Element + PartialEq + Debug {
+/// What rank `rank` brings as element `i`: some fractions that do not sum exactly, and some
+/// negative numbers.
+trait Sample: CollectiveElement + PartialEq + Debug {
     fn sample(rank: usize, i: usize) -> Self;
     /// The reduction in the order of the ranks.
     fn reduced(op: &str, all: &[Self]) -> Self;
@@ -145,8 +145,8 @@ fn moves<T: Sample>(comm: &mut Comm<thalweg::At<'_, Reduce>>, n: usize) -> Resul
         comm.group(|group| {
             group.send(next, &x)?;
             group.send(last, &double)?;
-            group.receive(last, &mut right)?;
-            group.receive(next, &mut left)
+            group.recv(last, &mut right)?;
+            group.recv(next, &mut left)
         })?;
         assert_eq!(bits(&s.read_blocking(&right)?), bits(&samples::<T>(last, n)));
         assert_eq!(bits(&s.read_blocking(&left)?), bits(&samples::<T>(next, 2 * n)));
@@ -155,7 +155,7 @@ fn moves<T: Sample>(comm: &mut Comm<thalweg::At<'_, Reduce>>, n: usize) -> Resul
             if rank == 0 {
                 comm.send(1, &x)?;
             } else if rank == 1 {
-                comm.receive(0, &mut right)?;
+                comm.recv(0, &mut right)?;
                 assert_eq!(bits(&s.read_blocking(&right)?), bits(&samples::<T>(0, n)), "round {round}");
             }
         }
@@ -163,7 +163,7 @@ fn moves<T: Sample>(comm: &mut Comm<thalweg::At<'_, Reduce>>, n: usize) -> Resul
     comm.barrier()
 }
 
-fn everything(rank: Rank<'_>, world: World) -> Result<()> {
+fn everything(rank: DeviceRank<'_>, world: World) -> Result<()> {
     if rank.size() > 1 {
         assert_eq!((world.rank(), world.size()), (rank.index(), rank.size()), "these are threads");
     }
@@ -216,12 +216,13 @@ fn over_peer_copies() {
     }
 }
 
-/// Sums in pieces of 64 bytes: up to 160 pieces, which take several rounds of the rooms. The bits are those of the sum in
-/// the order of the ranks, so they are the same on all ranks and in every run.
+/// Sums in pieces of 64 bytes: up to 160 pieces, which take several rounds of the rooms. The bits
+/// are those of the sum in the order of the ranks, so they are the same on all ranks and in every
+/// run.
 #[test]
 fn sums_in_pieces_over_peer_copies() {
     for devices in [2, 3, 5, 8].map(own_devices).into_iter().chain(crate::support::gpus()) {
-        let (size, options) = (devices.len(), Options { piece: 64, ..options(LONG) });
+        let (size, options) = (devices.len(), WorldOptions { piece: 64, ..options(LONG) });
         let results = run(Over::Peer, &devices, options, |rank, world| -> Result<()> {
             let mut comm = world.comm(rank.stream::<Reduce>()?)?;
             for n in [1, size - 1, size + 1, 64 * size, 2003] {
@@ -246,12 +247,13 @@ fn sums_in_pieces_over_peer_copies() {
     }
 }
 
-/// Hosts and streams of ranks come to operations at different times. The elements are written just before an operation
-/// and just behind it, several operations are under way, and their elements are freed meanwhile.
+/// Hosts and streams of ranks come to operations at different times. The elements are written just
+/// before an operation and just behind it, several operations are under way, and their elements are
+/// freed meanwhile.
 #[test]
 fn ranks_that_come_at_different_times_over_peer_copies() {
     let pause = |number: usize| std::thread::sleep(std::time::Duration::from_micros(number as u64 * 7919 % 1500));
-    let options = Options { piece: 256, ..options(LONG) };
+    let options = WorldOptions { piece: 256, ..options(LONG) };
     let results = run(Over::Peer, &own_devices(3), options, |rank, world| -> Result<()> {
         let (s, index) = (rank.stream::<Reduce>()?, rank.index());
         let mut comm = world.comm(s)?;
@@ -277,8 +279,8 @@ fn ranks_that_come_at_different_times_over_peer_copies() {
     results.into_iter().for_each(|result| result.unwrap());
 }
 
-/// Over NCCL, over peer copies, and through the host between GPUs. A sum of two numbers has one order, so the bits are
-/// the same.
+/// Over NCCL, over peer copies, and through the host between GPUs. A sum of two numbers has one
+/// order, so the bits are the same.
 #[test]
 fn on_gpus() {
     let Some(gpus) = crate::support::gpus() else { return };
@@ -289,7 +291,7 @@ fn on_gpus() {
         (Backend::Host, Over::Tcp),
         (Backend::Peer, Over::Peer),
     ] {
-        let options = Options { backend, ..options(LONG) };
+        let options = WorldOptions { backend, ..options(LONG) };
         let results = run(over, &gpus, options, |rank, world| {
             everything(rank, world).and_then(|()| Ok(rank.device().check()?))
         });
@@ -331,7 +333,7 @@ fn on_gpus_in_processes() {
 #[test]
 fn compared_before_each_call() {
     for over in [Over::Memory, Over::Tcp, Over::Peer] {
-        let options = Options { compare: true, ..options(LONG) };
+        let options = WorldOptions { check_consistency: true, ..options(LONG) };
         let results = run(over, &one_device(3), options, |rank, world| -> Result<()> {
             let mut comm = world.comm(rank.stream::<Reduce>()?)?;
             reductions::<f32, _>(&mut comm, Sum, "sum", 100)?;
@@ -359,7 +361,7 @@ fn large_messages_do_not_block_one_another() {
         let peer = 1 - rank.index();
         comm.group(|group| {
             group.send(peer, &x)?;
-            group.receive(peer, &mut y)
+            group.recv(peer, &mut y)
         })?;
         comm.all_reduce_in_place(Sum, &mut x)?;
         Ok((s.read_blocking(&x)?[N - 1], s.read_blocking(&y)?[N - 1]))
@@ -408,7 +410,7 @@ fn a_call_does_not_wait() {
         s.copy(&x, &mut y)?;
         s.fill(&mut x, 9)?;
         if rank.index() == 0 {
-            assert!(!s.is_done()?);
+            assert!(!s.is_complete()?);
             tell.lock().unwrap().send(()).unwrap();
         }
         Ok(s.read_blocking(&y)?)
@@ -433,11 +435,11 @@ fn wrong_lengths_roots_and_peers_are_refused() {
         wrong(comm.broadcast(2, &mut y));
         wrong(comm.reduce(Sum, usize::MAX, &mut y));
         wrong(comm.send(rank.index(), &x));
-        wrong(comm.receive(2, &mut y));
+        wrong(comm.recv(2, &mut y));
         // Nothing was enqueued by any of these, not even the part of a group before its error.
         wrong(comm.group(|group| {
             group.send(1 - rank.index(), &x)?;
-            group.receive(9, &mut y)
+            group.recv(9, &mut y)
         }));
         comm.reduce_scatter(Sum, &x, &mut z)?;
         comm.synchronize()

@@ -1,5 +1,5 @@
-//! Ranks that are processes: this test binary starts itself again, once for each rank. Then ranks can be
-//! killed and stopped.
+//! Ranks that are processes: this test binary starts itself again, once for each rank. Then ranks
+//! can be killed and stopped.
 
 #![cfg(unix)]
 
@@ -9,7 +9,7 @@ use crate::support::LONG;
 use crate::support::children::{RANK_OF, Ranks};
 
 use thalweg::{Device, stream_tags};
-use thalweg_collective::{Comm, Error, Limits, Result, Store, StoreServer, Sum, World};
+use thalweg_collective::{Comm, Error, Result, Store, StoreLimits, StoreServer, Sum, World};
 
 stream_tags!(Reduce);
 
@@ -18,12 +18,12 @@ stream_tags!(Reduce);
 fn rank() {
     let Ok(scenario) = std::env::var(RANK_OF) else { return };
     let world = World::from_env().unwrap();
-    let store = world.store().reconnected().unwrap();
+    let store = world.store().reconnect().unwrap();
     let reduce = Device::new_cpu().unwrap().stream::<Reduce>().unwrap();
     let mut comm = world.comm(reduce).unwrap();
     let outcome = match &scenario[..] {
-        "sums" => sums(&mut comm).map_err(|error| comm.explain(error)),
-        "forever" => forever(&mut comm, &store).map_err(|error| comm.explain(error)),
+        "sums" => sums(&mut comm).map_err(|error| comm.failure_or(error)),
+        "forever" => forever(&mut comm, &store).map_err(|error| comm.failure_or(error)),
         "forks" => forks(comm, &store),
         other => panic!("{other}"),
     };
@@ -50,15 +50,15 @@ fn sums<S: thalweg::Tag>(comm: &mut Comm<S>) -> Result<String> {
     Ok(format!("{hash:016x}"))
 }
 
-/// Forks, and drops in the child what the rank has. The rank is the parent: it goes on as if nothing had
-/// happened, and so does the store.
+/// Forks, and drops in the child what the rank has. The rank is the parent: it goes on as if
+/// nothing had happened, and so does the store.
 fn forks(mut comm: Comm<Reduce>, store: &Store) -> Result<String> {
-    let server = StoreServer::bind("127.0.0.1:0", b"s", Limits::default()).unwrap();
+    let server = StoreServer::bind("127.0.0.1:0", b"s", StoreLimits::default()).unwrap();
     let own = Store::connect(server.address(), b"s", LONG).unwrap();
     sums(&mut comm)?;
     let (rank, size) = (comm.rank(), comm.size());
-    // SAFETY: The harness of this process runs one test, and the ranks are at rest. The child drops values
-    // and leaves; it needs no lock that another thread of the parent may hold.
+    // SAFETY: The harness of this process runs one test, and the ranks are at rest. The child drops
+    // values and leaves; it needs no lock that another thread of the parent may hold.
     let Some(child) = (unsafe { testkit::fork::fork() }) else {
         testkit::fork::leave(|| {
             drop((comm, server));
@@ -98,7 +98,7 @@ fn the_same_bits_everywhere() {
     let mut second = Ranks::start(concat!(module_path!(), "::rank"), "sums", 3, &[("THALWEG_COLLECTIVE_COMPARE", "1")]);
     let said: Vec<String> = (0..3).flat_map(|rank| [first.said(rank), second.said(rank)]).collect();
     let devices = [Device::cpu().unwrap(); 3];
-    let threads = thalweg_collective::ranks(&devices, thalweg_collective::Options::default(), |_, world| {
+    let threads = thalweg_collective::ranks(&devices, thalweg_collective::WorldOptions::default(), |_, world| {
         stream_tags!(A, B, C);
         // A communicator of a plain tag, as the processes have.
         fn on<S: thalweg::Tag>(world: World) -> Comm<S> {

@@ -6,12 +6,12 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use thalweg_collective::{Limits, Store, StoreError, StoreServer};
+use thalweg_collective::{Store, StoreError, StoreLimits, StoreServer};
 
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(30);
 
-fn server(limits: Limits) -> StoreServer {
+fn server(limits: StoreLimits) -> StoreServer {
     StoreServer::bind("127.0.0.1:0", b"the secret", limits).unwrap()
 }
 
@@ -21,33 +21,33 @@ fn client(server: &StoreServer) -> Store {
 
 #[test]
 fn keys_values_and_waits() {
-    let server = server(Limits::default());
+    let server = server(StoreLimits::default());
     for store in [client(&server), Store::local()] {
         assert_eq!(store.get("a").unwrap(), None);
         store.set("a", b"1").unwrap();
         store.set("a", &[0; 1000]).unwrap();
         assert_eq!(store.get("a").unwrap().unwrap(), [0; 1000]);
-        assert_eq!(store.set_first("b", b"first").unwrap(), b"first");
-        assert_eq!(store.set_first("b", b"second").unwrap(), b"first");
+        assert_eq!(store.set_if_absent("b", b"first").unwrap(), b"first");
+        assert_eq!(store.set_if_absent("b", b"second").unwrap(), b"first");
         assert_eq!([store.add("n", 5).unwrap(), store.add("n", -7).unwrap()], [5, -2]);
         assert!(matches!(store.add("b", 1), Err(StoreError::Refused { .. })));
         assert!(store.delete("b").unwrap() && !store.delete("b").unwrap());
 
         let late = store.wait("c", SHORT).unwrap_err();
         assert_eq!(late.to_string(), "the key `c` did not appear within 30ms");
-        let other = store.reconnected().unwrap();
+        let other = store.reconnect().unwrap();
         let waits = thread::spawn(move || other.wait("c", LONG).unwrap());
         store.set("c", b"there").unwrap();
         assert_eq!(waits.join().unwrap(), b"there");
 
-        let missing = store.meet("m", 1, 3, b"", SHORT).unwrap_err();
+        let missing = store.all_gather("m", 1, 3, b"", SHORT).unwrap_err();
         assert_eq!(missing, StoreError::Missing { name: "m".into(), missing: vec![0, 2], waited: SHORT });
         assert_eq!(missing.to_string(), "ranks 0 and 2 did not come to `m` within 30ms");
-        assert!(matches!(store.meet("m", 3, 3, b"", SHORT), Err(StoreError::Refused { .. })));
-        let [a, b] = [(); 2].map(|()| store.reconnected().unwrap());
-        let a = thread::spawn(move || a.meet("m", 0, 3, b"zero", LONG).unwrap());
-        let b = thread::spawn(move || b.meet("m", 2, 3, b"two", LONG).unwrap());
-        let all = store.meet("m", 1, 3, b"one", LONG).unwrap();
+        assert!(matches!(store.all_gather("m", 3, 3, b"", SHORT), Err(StoreError::Refused { .. })));
+        let [a, b] = [(); 2].map(|()| store.reconnect().unwrap());
+        let a = thread::spawn(move || a.all_gather("m", 0, 3, b"zero", LONG).unwrap());
+        let b = thread::spawn(move || b.all_gather("m", 2, 3, b"two", LONG).unwrap());
+        let all = store.all_gather("m", 1, 3, b"one", LONG).unwrap();
         assert_eq!(all, [&b"zero"[..], b"one", b"two"]);
         assert_eq!([a.join().unwrap(), b.join().unwrap()], [all.clone(), all]);
         store.barrier("alone", 0, 1, LONG).unwrap();
@@ -56,7 +56,7 @@ fn keys_values_and_waits() {
 
 #[test]
 fn limits_hold() {
-    let limits = Limits { key: 10, value: 100, entries: 5, bytes: 300, connections: 3, ranks: 4 };
+    let limits = StoreLimits { key: 10, value: 100, entries: 5, bytes: 300, connections: 3, ranks: 4 };
     let server = server(limits);
     let store = client(&server);
     let refused =
@@ -78,19 +78,20 @@ fn limits_hold() {
     assert!(store.delete("e").unwrap());
     store.set("f", b"").unwrap();
 
-    let others = [(); 2].map(|()| store.reconnected().unwrap());
-    assert!(matches!(store.reconnected(), Err(StoreError::Gone { .. })), "a connection too many");
+    let others = [(); 2].map(|()| store.reconnect().unwrap());
+    assert!(matches!(store.reconnect(), Err(StoreError::Gone { .. })), "a connection too many");
     drop(others);
     // Its places come back.
     let back = Instant::now();
-    while store.reconnected().is_err() {
+    while store.reconnect().is_err() {
         assert!(back.elapsed() < LONG);
     }
 }
 
 /// The bytes that a client with the right secret has sent after its greeting.
 fn greeted(server: &StoreServer) -> TcpStream {
-    // A proxy in the middle sees the greeting and knows nothing: so a real client greets through it.
+    // A proxy in the middle sees the greeting and knows nothing: so a real client greets through
+    // it.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, target) = (listener.local_addr().unwrap(), server.address());
     let proxy = thread::spawn(move || {
@@ -114,19 +115,19 @@ fn greeted(server: &StoreServer) -> TcpStream {
 
 #[test]
 fn garbage_ends_a_connection_and_nothing_else() {
-    let server = server(Limits::default());
+    let server = server(StoreLimits::default());
     let store = client(&server);
     store.set("a", b"1").unwrap();
     let wrong = Store::connect(server.address(), b"another", LONG).unwrap_err();
     assert_eq!(wrong, StoreError::Secret);
 
-    let strangers: [&[u8]; 4] = [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", &[0xff; 100_000], b"thalweg1", b""];
-    for said in strangers {
-        let mut stranger = TcpStream::connect(server.address()).unwrap();
-        _ = stranger.write_all(said);
-        _ = stranger.shutdown(std::net::Shutdown::Write); // it may be refused already
+    let unauthenticated_peers: [&[u8]; 4] = [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", &[0xff; 100_000], b"thalweg1", b""];
+    for said in unauthenticated_peers {
+        let mut unauthenticated = TcpStream::connect(server.address()).unwrap();
+        _ = unauthenticated.write_all(said);
+        _ = unauthenticated.shutdown(std::net::Shutdown::Write); // it may be refused already
         // The greeting of the server and then its end, perhaps by a reset.
-        _ = stranger.read_to_end(&mut Vec::new());
+        _ = unauthenticated.read_to_end(&mut Vec::new());
     }
     // Those who know the secret can be wrong too: huge lengths, half messages, unknown requests,
     // texts that are none, fields that are longer than the message.
@@ -170,11 +171,11 @@ fn a_store_that_is_none() {
 
 #[test]
 fn a_store_that_ends_wakes_who_waits() {
-    let server = server(Limits::default());
+    let server = server(StoreLimits::default());
     let store = client(&server);
-    let (a, b) = (store.reconnected().unwrap(), store.reconnected().unwrap());
+    let (a, b) = (store.reconnect().unwrap(), store.reconnect().unwrap());
     let a = thread::spawn(move || a.wait("never", Duration::from_secs(3600)).unwrap_err());
-    let b = thread::spawn(move || b.meet("never", 0, 2, b"", Duration::from_secs(3600)).unwrap_err());
+    let b = thread::spawn(move || b.all_gather("never", 0, 2, b"", Duration::from_secs(3600)).unwrap_err());
     store.set("x", b"").unwrap();
     let started = Instant::now();
     drop(server);
@@ -185,10 +186,11 @@ fn a_store_that_ends_wakes_who_waits() {
     assert!(started.elapsed() < LONG);
 }
 
-/// What a meeting would answer has to fit in a message, and a meeting that was refused leaves nothing.
+/// What a meeting would answer has to fit in a message, and a meeting that was refused leaves
+/// nothing.
 #[test]
 fn meetings_that_are_too_large_leave_nothing() {
-    let limits = Limits { entries: 2, ..Limits::default() };
+    let limits = StoreLimits { entries: 2, ..StoreLimits::default() };
     let server = server(limits);
     let stores: Vec<Store> = (0..40).map(|_| client(&server)).collect();
     let part = vec![7; 60 << 10];
@@ -196,7 +198,7 @@ fn meetings_that_are_too_large_leave_nothing() {
     let refused = thread::scope(|threads| {
         let ranks = stores.iter().enumerate().map(|(rank, store)| {
             let part = &part;
-            threads.spawn(move || store.meet("large", rank, 40, part, Duration::from_secs(1)))
+            threads.spawn(move || store.all_gather("large", rank, 40, part, Duration::from_secs(1)))
         });
         let ended: Vec<_> =
             ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap().unwrap_err()).collect();
@@ -206,7 +208,7 @@ fn meetings_that_are_too_large_leave_nothing() {
     let store = &stores[0];
     for k in 0..10 {
         let name = format!("meeting {k}");
-        let error = store.meet(&name, 0, 2, &vec![0; 70 << 10], SHORT).unwrap_err();
+        let error = store.all_gather(&name, 0, 2, &vec![0; 70 << 10], SHORT).unwrap_err();
         assert!(matches!(error, StoreError::Refused { .. }), "{error}");
     }
     store.set("a", b"1").unwrap();

@@ -1,9 +1,9 @@
 //! Products of cuBLASLt on typed streams.
 //!
-//! The crate links nothing: it loads `libcublasLt.so.13` or `.12` when the first [`CublasLt`] is made, from
-//! where the loader of the system looks or from the file that `THALWEG_CUBLASLT` names. It takes the
-//! matrices and the epilogue of [`linear::matmul`](fn@thalweg_kernels::linear::matmul) and checks them in the same
-//! way. What the library has no kernel for, `matmul` computes.
+//! The crate links nothing: it loads `libcublasLt.so.13` or `.12` when the first [`CublasLt`] is
+//! made, from where the loader of the system looks or from the file that `THALWEG_CUBLASLT` names.
+//! It takes the matrices and the epilogue of [`linear::matmul`](fn@thalweg_kernels::linear::matmul)
+//! and checks them in the same way. What the library has no kernel for, `matmul` computes.
 //!
 //! ```
 //! use thalweg::{Device, stream_tags};
@@ -39,7 +39,7 @@ use std::ptr::null_mut;
 use std::sync::{Mutex, PoisonError};
 
 use thalweg::{Brand, Device, DeviceBuffer, DeviceKind, DeviceSlice, Error, LiveBrand, On, Result, Stream};
-use thalweg_kernels::linear::{self, Checked, Epilogue, Matrix, MatrixMut, Operand, Product};
+use thalweg_kernels::linear::{self, CheckedMatmul, Epilogue, Matrix, MatrixMut, Operand, Product};
 
 use library::{Library, Raw};
 use plan::{Key, Plan};
@@ -60,8 +60,8 @@ struct Inner {
     plans: Mutex<HashMap<Key, Option<Plan>>>,
 }
 
-// SAFETY: The library allows calls with one handle from several threads. What belongs to one thread at a
-// time is behind the lock.
+// SAFETY: The library allows calls with one handle from several threads. What belongs to one thread
+// at a time is behind the lock.
 unsafe impl Send for Inner {}
 // SAFETY: As above.
 unsafe impl Sync for Inner {}
@@ -87,19 +87,21 @@ impl Eq for CublasLt {}
 
 /// The backend that computes a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Computed {
+pub enum UsedBackend {
     /// The library.
     ByLibrary,
-    /// [`linear::matmul`](fn@thalweg_kernels::linear::matmul), because the library has no kernel for this product.
+    /// [`linear::matmul`](fn@thalweg_kernels::linear::matmul), because the library has no kernel
+    /// for this product.
     ByThalweg,
 }
 
 impl CublasLt {
-    /// Loads the library, and prepares it for a device. Later calls for the same device return the same.
+    /// Loads the library, and prepares it for a device. Later calls for the same device return the
+    /// same.
     ///
     /// # Errors
-    /// The device is no GPU ([`Error::Parameter`]), the library cannot be loaded ([`Error::File`], whose
-    /// text says what was tried), or it fails.
+    /// The device is no GPU ([`Error::Parameter`]), the library cannot be loaded ([`Error::File`],
+    /// whose text says what was tried), or it fails.
     pub fn new(device: Device) -> Result<Self> {
         static MADE: Mutex<Vec<CublasLt>> = Mutex::new(Vec::new());
         if device.kind() != DeviceKind::Cuda {
@@ -135,8 +137,8 @@ impl CublasLt {
         self.inner.device
     }
 
-    /// Makes a workspace for [`matmul`](Self::matmul), of [`WORKSPACE_BYTES`]. Products on one stream take
-    /// turns with it. Products that run at the same time need one each.
+    /// Makes a workspace for [`matmul`](Self::matmul), of [`WORKSPACE_BYTES`]. Products on one
+    /// stream take turns with it. Products that run at the same time need one each.
     ///
     /// # Errors
     /// There is no memory, or the device failed.
@@ -144,23 +146,25 @@ impl CublasLt {
         s.alloc(WORKSPACE_BYTES)
     }
 
-    /// Enqueues `C = A B` with an epilogue, as [`linear::matmul`](fn@thalweg_kernels::linear::matmul) does, and says who
-    /// computes it. It returns at once, and can be captured.
+    /// Enqueues `C = A B` with an epilogue, as
+    /// [`linear::matmul`](fn@thalweg_kernels::linear::matmul) does, and says who computes it. It
+    /// returns at once, and can be captured.
     ///
-    /// The library computes bias, GELU by the hyperbolic tangent, and the sum with a residual or with the old C.
-    /// An activation together with one of these sums, both of them, and GELU by the error function are
-    /// computed by `linear::matmul`, and so is what the library refuses. Of operands of 16 bits the sums are
-    /// `f32`, and operands in `f32` are not rounded to TF32. Where C has 16 bits, the library may round the product
-    /// to them before it adds bias, residual or the old C.
+    /// The library computes bias, GELU by the hyperbolic tangent, and the sum with a residual or
+    /// with the old C. An activation together with one of these sums, both of them, and GELU by the
+    /// error function are computed by `linear::matmul`, and so is what the library refuses. Of
+    /// operands of 16 bits the sums are `f32`, and operands in `f32` are not rounded to TF32. Where
+    /// C has 16 bits, the library may round the product to them before it adds bias, residual or
+    /// the old C.
     ///
-    /// The workspace may have any length, also none: then the library takes kernels that need none. The
-    /// algorithm of a product is chosen once, by its shape, the alignments of its buffers and the length of the
-    /// workspace. So the same product has the same
-    /// bits each time on the same device with the same library.
+    /// The workspace may have any length, also none: then the library takes kernels that need none.
+    /// The algorithm of a product is chosen once, by its shape, the alignments of its buffers and
+    /// the length of the workspace. So the same product has the same bits each time on the same
+    /// device with the same library.
     ///
     /// # Errors
-    /// The arguments are none of a product (see `linear::matmul`), the stream is of another device, or the
-    /// library fails.
+    /// The arguments are none of a product (see `linear::matmul`), the stream is of another device,
+    /// or the library fails.
     #[expect(clippy::too_many_arguments, reason = "those of `linear::matmul`, and the workspace")]
     #[track_caller]
     pub fn matmul<S: Brand, T: Operand, C: Product<T>>(
@@ -172,7 +176,7 @@ impl CublasLt {
         b: Matrix<'_, S, T>,
         epilogue: &Epilogue<'_, S, C>,
         mut c: MatrixMut<'_, S, C>,
-    ) -> Result<Computed> {
+    ) -> Result<UsedBackend> {
         let device = s.device();
         if device != self.inner.device {
             return Err(Error::DeviceMismatch { resource: self.inner.device.to_string(), stream: device.to_string() });
@@ -182,22 +186,23 @@ impl CublasLt {
         let bytes = workspace.len().saturating_sub((start - workspace.device_ptr()) as usize);
         if let Some(key) = Key::of::<T, C>(&product, bytes)
             && let Some(stream) = s.raw()
-            // SAFETY: The stream is of this device. Its type says that it orders the buffers of the product,
-            // which `check` has seen to be inside, and the workspace, of which `bytes` follow `start`.
+            // SAFETY: The stream is of this device. Its type says that it orders the buffers of the
+            // product, which `check` has seen to be inside, and the workspace, of which `bytes`
+            // follow `start`.
             && device.with_context(|| unsafe { self.enqueue(key, &product, start, stream) })??
         {
-            return Ok(Computed::ByLibrary);
+            return Ok(UsedBackend::ByLibrary);
         }
         linear::matmul(s, batch, a, b, epilogue, c)?;
-        Ok(Computed::ByThalweg)
+        Ok(UsedBackend::ByThalweg)
     }
 
     /// Enqueues a product, or returns false if the library has no kernel for it.
     ///
     /// # Safety
-    /// The device's context is current, and the rest as for [`Plan::enqueue`]; the key is that of the
-    /// product.
-    unsafe fn enqueue(self, key: Key, product: &Checked, workspace: u64, stream: Raw) -> Result<bool> {
+    /// The device's context is current, and the rest as for [`Plan::enqueue`]; the key is that of
+    /// the product.
+    unsafe fn enqueue(self, key: Key, product: &CheckedMatmul, workspace: u64, stream: Raw) -> Result<bool> {
         let &Inner { library, handle, ref plans, .. } = self.inner;
         let mut plans = plans.lock().unwrap_or_else(PoisonError::into_inner);
         if !plans.contains_key(&key) {

@@ -1,7 +1,7 @@
 //! The functions of cuBLASLt, from the library that this machine has.
 //!
-//! The program does not link the library. It is loaded when the first [`CublasLt`](crate::CublasLt) is
-//! made, so a program also runs where it is missing.
+//! The program does not link the library. It is loaded when the first [`CublasLt`](crate::CublasLt)
+//! is made, so a program also runs where it is missing.
 
 use std::ffi::{CStr, OsString, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -38,7 +38,8 @@ pub(crate) struct Found {
 pub(crate) const SUCCESS: Status = 0;
 /// The library has no kernel for a product.
 const NOT_SUPPORTED: Status = 15;
-/// The library does not accept the numbers of a product, such as a distance of rows that is below their length.
+/// The library does not accept the numbers of a product, such as a distance of rows that is below
+/// their length.
 const INVALID_VALUE: Status = 7;
 
 macro_rules! functions {
@@ -53,8 +54,9 @@ macro_rules! functions {
             fn of(loaded: Loaded) -> Result<Self, String> {
                 let loaded = Box::leak(Box::new(loaded));
                 $(
-                    // SAFETY: `cublasLt.h` declares the function with this type in versions 12 and 13.
-                    // Enumerations of C are `int`, and so are their values here, which are small.
+                    // SAFETY: `cublasLt.h` declares the function with this type in versions 12
+                    // and 13. Enumerations of C are `int`, and so are their values here, which are
+                    // small.
                     let $field = *unsafe {
                         loaded.get::<unsafe extern "C" fn($($ty),*) -> $result>(stringify!($name).as_bytes())
                     }
@@ -150,8 +152,8 @@ fn open(named: Option<OsString>) -> Result<(Library, String), String> {
     };
     for name in names {
         let shown = name.to_string_lossy().into_owned();
-        // SAFETY: Loading runs the initialisers of the library. NVIDIA's allow that at any time, on any
-        // thread; a file that the user names is as trusted as the program.
+        // SAFETY: Loading runs the initializers of the library. NVIDIA's allow that at any time, on
+        // any thread; a file that the user names is as trusted as the program.
         match unsafe { Loaded::new(&name) }.map_err(|why| why.to_string()).and_then(Library::of) {
             Ok(library) => return Ok((library, shown)),
             Err(why) => tried.push(format!("{shown} ({why})")),

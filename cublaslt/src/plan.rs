@@ -1,15 +1,15 @@
 //! The library's plan for a product: descriptions of it, and the algorithm that the library chose.
 //!
-//! cuBLASLt stores matrices by columns. A matrix by rows is its transpose by columns, so the library
-//! computes `C^T = B^T A^T`: what it calls A is our B, its rows are our columns, and its bias, one number
-//! for each of its rows, is ours for each column.
+//! cuBLASLt stores matrices by columns. A matrix by rows is its transpose by columns, so the
+//! library computes `C^T = B^T A^T`: what it calls A is our B, its rows are our columns, and its
+//! bias, one number for each of its rows, is ours for each column.
 
 use std::any::TypeId;
 use std::ffi::{c_int, c_void};
 use std::ptr::{from_ref, null_mut};
 
 use thalweg::simt::{Element, bf16, f16};
-use thalweg_kernels::linear::{Activation, Checked};
+use thalweg_kernels::linear::{Activation, CheckedMatmul};
 
 use crate::library::{Found, Library, Raw, SUCCESS};
 
@@ -57,9 +57,10 @@ pub(crate) struct Key {
     epilogue: c_int,
     /// Whether something of C's shape is added.
     added: bool,
-    /// The bytes of which the addresses of B, A, the residual and C are multiples: 256 at most. That of C is the
-    /// one of its rows, if they are aligned worse than 16 bytes: the library reads the stride of the residual and
-    /// not the one of C, and then writes several elements at once where it cannot.
+    /// The bytes of which the addresses of B, A, the residual and C are multiples: 256 at most.
+    /// That of C is the one of its rows, if they are aligned worse than 16 bytes: the library reads
+    /// the stride of the residual and not the one of C, and then writes several elements at once
+    /// where it cannot.
     alignments: [u32; 4],
     /// The same of the bias. With an algorithm for a bias that is better aligned, kernels fail.
     bias_alignment: u32,
@@ -67,11 +68,13 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// Describes a product, or gives `None` if the library cannot compute it in one call. It applies the
-    /// activation behind all additions, has GELU by the hyperbolic tangent only, and adds one matrix.
-    pub(crate) fn of<T: Element, C: Element>(product: &Checked, workspace: usize) -> Option<Self> {
-        let &Checked { extents, batch, transposed, mut strides, mut batch_strides, activation, accumulate, .. } =
-            product;
+    /// Describes a product, or gives `None` if the library cannot compute it in one call. It
+    /// applies the activation behind all additions, has GELU by the hyperbolic tangent only, and
+    /// adds one matrix.
+    pub(crate) fn of<T: Element, C: Element>(product: &CheckedMatmul, workspace: usize) -> Option<Self> {
+        let &CheckedMatmul {
+            extents, batch, transposed, mut strides, mut batch_strides, activation, accumulate, ..
+        } = product;
         let [bias, residual] = product.added;
         let added = residual.is_some() || accumulate;
         let gelu = match activation {
@@ -121,8 +124,8 @@ pub(crate) struct Plan {
     beta: f32,
 }
 
-// SAFETY: Descriptions belong to no thread, and a plan is used by one thread at a time, behind the lock of
-// its table.
+// SAFETY: Descriptions belong to no thread, and a plan is used by one thread at a time, behind the
+// lock of its table.
 unsafe impl Send for Plan {}
 
 impl Plan {
@@ -146,8 +149,8 @@ impl Plan {
             plan.describe(attribute, &value)?;
         }
         if key.epilogue & WITH_BIAS != 0 {
-            // The search reads how the address of the bias is aligned, and no preference says so. Each product sets
-            // its own address.
+            // The search reads how the address of the bias is aligned, and no preference says so.
+            // Each product sets its own address.
             plan.describe(BIAS_POINTER, &(256 + u64::from(key.bias_alignment)))?;
         }
         let [m, n, k] = key.extents.map(u64::from);
@@ -188,8 +191,8 @@ impl Plan {
         // SAFETY: The call stores a handle.
         library.check("cublasLtMatmulPreferenceCreate", unsafe { (library.preference_create)(&mut preference) })?;
         let set = |attribute, value: *const c_void, size| {
-            // SAFETY: The preference exists until the end of this function, and the callers pass the
-            // address and the size of a number of the attribute's type.
+            // SAFETY: The preference exists until the end of this function, and the callers pass
+            // the address and the size of a number of the attribute's type.
             unsafe { (library.preference_set)(preference, attribute, value, size) }
         };
         let mut statuses = vec![
@@ -217,8 +220,8 @@ impl Plan {
 
     /// Sets an attribute of the product that has the type `T`.
     fn describe<T>(&mut self, attribute: c_int, value: &T) -> thalweg::Result<()> {
-        // SAFETY: The description exists while `self` does. The attributes that are set here are `int32_t`,
-        // enumerations, or an address, as the callers pass them.
+        // SAFETY: The description exists while `self` does. The attributes that are set here are
+        // `int32_t`, enumerations, or an address, as the callers pass them.
         let status = unsafe {
             (self.library.description_set)(self.description, attribute, from_ref(value).cast(), size_of::<T>())
         };
@@ -228,14 +231,14 @@ impl Plan {
     /// Enqueues the product on a stream.
     ///
     /// # Safety
-    /// - `handle` is a handle of the library for the device whose context is current, and `stream` is a
-    ///   stream of this device.
-    /// - The plan was made for the key of `product`, whose buffers and workspace the stream orders: the
-    ///   workspace starts at a multiple of 256 and has as many bytes as the key says.
+    /// - `handle` is a handle of the library for the device whose context is current, and `stream`
+    ///   is a stream of this device.
+    /// - The plan was made for the key of `product`, whose buffers and workspace the stream orders:
+    ///   the workspace starts at a multiple of 256 and has as many bytes as the key says.
     pub(crate) unsafe fn enqueue(
         &mut self,
         handle: Raw,
-        product: &Checked,
+        product: &CheckedMatmul,
         workspace: u64,
         stream: Raw,
     ) -> thalweg::Result<()> {
@@ -246,9 +249,10 @@ impl Plan {
         let [a, b, c] = product.addresses.map(|at| at as usize as *mut c_void);
         let added = residual.map_or(c, |at| at as usize as *mut c_void);
         let [la, lb, lc, ld] = self.layouts;
-        // SAFETY: The caller passes handle, stream and workspace as the library needs them. `check` has
-        // seen that all matrices of the layouts, which the key describes, are inside their buffers.
-        // The factors are read before the call returns, because the pointer mode is that of the host.
+        // SAFETY: The caller passes handle, stream and workspace as the library needs them. `check`
+        // has seen that all matrices of the layouts, which the key describes, are inside their
+        // buffers. The factors are read before the call returns, because the pointer mode is that
+        // of the host.
         let status = unsafe {
             (self.library.matmul)(
                 handle,

@@ -1,10 +1,10 @@
-//! Products of cuBLASLt in graphs, and where there is no library. That they are right is in `kernels-gpu/tests/matmul.rs`
-//! of the repository.
+//! Products of cuBLASLt in graphs, and where there is no library. That they are right is in
+//! `kernels-gpu/tests/matmul.rs` of the repository.
 
 use testkit::devices::{on_each_device, report};
 use thalweg::simt::bf16;
 use thalweg::{Device, DeviceBuffer, Error, Resource};
-use thalweg_cublaslt::{Computed, CublasLt};
+use thalweg_cublaslt::{CublasLt, UsedBackend};
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut};
 
 #[derive(Debug, Resource)]
@@ -46,7 +46,7 @@ fn a_captured_product_has_the_same_bits() {
                 let weight = Matrix::new(&layer.weight, WIDTH, WIDTH).transposed();
                 let (x, y) = (Matrix::new(&layer.x, ROWS, WIDTH), MatrixMut::new(&mut layer.y, ROWS, WIDTH));
                 let computed = library.matmul($s, &mut layer.workspace, 1, x, weight, &epilogue, y)?;
-                assert_eq!(computed, Computed::ByLibrary);
+                assert_eq!(computed, UsedBackend::ByLibrary);
                 Ok(())
             }};
         }

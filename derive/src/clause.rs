@@ -24,8 +24,8 @@ fn expression(function: &[TokenTree], tokens: TokenStream) -> TokenStream {
             TokenTree::Ident(_) => {
                 at = path(&tokens, at);
                 let constant = matches!(&tokens[at - 1], TokenTree::Ident(name) if in_capitals(name));
-                // A field, a function or a macro is not a constant. What `as` converts may be the type in
-                // `<T as Trait>::N`, and what follows it is a type.
+                // A field, a function or a macro is not a constant. What `as` converts may be the
+                // type in `<T as Trait>::N`, and what follows it is a type.
                 let after = tokens.get(at);
                 let is_macro = is(after, '!') && matches!(tokens.get(at + 1), Some(TokenTree::Group(_)));
                 let other = is_call(after) || is_word(after, "as") || is_macro || is_path(&tokens, at);

@@ -1,9 +1,9 @@
 //! Generic kernels, which `kernel!` makes one kernel for each named instance of.
 //!
-//! The names of entries and the types of parameters are literal tokens, so a parameter of generics is
-//! replaced by its argument in the parameters of the kernel and in its clauses. In the bodies it is an
-//! alias or a constant: `type T = f32;` and `const N: u32 = 4;` stand before them. Items of a body can
-//! name it too, and a token that only looks like it, such as a field, stays what it is.
+//! The names of entries and the types of parameters are literal tokens, so a parameter of generics
+//! is replaced by its argument in the parameters of the kernel and in its clauses. In the bodies it
+//! is an alias or a constant: `type T = f32;` and `const N: u32 = 4;` stand before them. Items of a
+//! body can name it too, and a token that only looks like it, such as a field, stays what it is.
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -240,8 +240,8 @@ fn replace(tokens: TokenStream, replaced: &[(String, TokenStream)]) -> TokenStre
         colons = if is(&token, ':') { colons + 1 } else { 0 };
         match token {
             TokenTree::Ident(word) if !member => match replaced.iter().find(|(name, _)| word == name) {
-                // An argument stands where its parameter does, and is no text of the author there: what is odd
-                // about `vector || !true` is so for one instance.
+                // An argument stands where its parameter does, and is no text of the author there:
+                // what is odd about `vector || !true` is so for one instance.
                 Some((_, argument)) => out.extend(spanned(argument, Span::mixed_site().located_at(word.span()))),
                 None => word.to_tokens(&mut out),
             },

@@ -1,6 +1,6 @@
 //! A stage for the chunked patterns, with an adjustable amount of work.
 
-use thalweg::overlap::{Chunks, StageTimes, measure};
+use thalweg::overlap::{Chunks, StageTimes, measure_stages};
 use thalweg::{AnyStream, Device, DeviceBuffer, DeviceSlice, Error, LiveBrand, PinnedBuffer, Ring, Stream};
 use thalweg_vision::{PLANES, kernels};
 
@@ -21,7 +21,7 @@ impl Edges {
     /// that run kernels.
     pub fn new(device: Device, height: u32, width: u32, streams: usize) -> Result<Self, Error> {
         let room = PLANES * height as usize * width as usize;
-        let make = move || AnyStream::new(device)?.enter(|s| s.alloc(room)?.idle());
+        let make = move || AnyStream::new(device)?.enter(|s| s.alloc(room)?.synchronize());
         Ok(Self { height, width, extra_rows: 0, planes: Ring::new(streams, make)? })
     }
 
@@ -40,7 +40,7 @@ impl Edges {
     ) -> Result<(), Error> {
         let (height, width) = (self.height, self.width as usize);
         let pixels = height as usize * width;
-        let mut planes = s.wait(self.planes.take()?)?;
+        let mut planes = s.wait(self.planes.acquire()?)?;
         for image in 0..rgb.len() / (3 * pixels) {
             let rgb = rgb.slice(3 * image * pixels..3 * (image + 1) * pixels)?;
             let mut textures = |rows: u32| {
@@ -58,7 +58,7 @@ impl Edges {
             let kept = planes.slice(kept..kept + 3 * pixels / 4)?;
             s.copy(kept, edges.slice_mut(3 * pixels / 4 * image..3 * pixels / 4 * (image + 1))?)?;
         }
-        self.planes.give(s.record(planes)?);
+        self.planes.recycle(s.record(planes)?);
         Ok(())
     }
 
@@ -75,7 +75,7 @@ impl Edges {
             edges.extra_rows = extra_rows;
             let nothing = stream.device().pinned(0)?;
             let given = std::mem::replace(&mut input, nothing);
-            let (times, back) = measure(stream, given, chunks, |s, x, y| edges.run(s, x, y))?;
+            let (times, back) = measure_stages(stream, given, chunks, |s, x, y| edges.run(s, x, y))?;
             input = back;
             Ok::<_, Error>(times)
         };

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::exit;
 use std::time::{Duration, Instant};
 
-use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedBuffer, Plain, Timeline, Trace};
+use thalweg::{AnyStream, Device, DeviceCopy, DeviceKind, Error, PinnedBuffer, Timeline, Trace};
 
 /// The command line of an example.
 pub struct Arguments {
@@ -58,14 +58,14 @@ impl Arguments {
 
     /// Prints which device the command line asks for, and returns it.
     pub fn device(&self) -> Result<Device, Error> {
-        let (device, why) = self.device.as_deref().map_or_else(Device::from_environment, Device::from_spec)?;
+        let (device, why) = self.device.as_deref().map_or_else(Device::from_environment, Device::open)?;
         println!("{}: {}{}", device, device.name(), why.map(|why| format!(" ({why})")).unwrap_or_default());
         Ok(device)
     }
 
     /// Makes a timeline, which records only if `--timeline` was given.
     pub fn timeline(&self, device: Device) -> Result<Timeline, Error> {
-        if self.timeline.is_some() { Timeline::new(device) } else { Ok(Timeline::off()) }
+        if self.timeline.is_some() { Timeline::new(device) } else { Ok(Timeline::disabled()) }
     }
 
     /// Saves the timeline if `--timeline` was given, and prints its metrics and the file's name.
@@ -135,12 +135,12 @@ pub fn upload_limit(device: Device, bytes: usize) -> Result<f64, Error> {
 /// Runs a pattern four times, and returns its least time, the input and the results. The first run
 /// does not count, because it loads kernels and page-locks the output. `timeline` records the last
 /// run.
-pub fn timed<T: Plain, U: Plain>(
+pub fn timed<T: DeviceCopy, U: DeviceCopy>(
     mut input: PinnedBuffer<T>,
     timeline: &Timeline,
     mut pattern: impl FnMut(PinnedBuffer<T>, &Timeline) -> Result<(PinnedBuffer<T>, PinnedBuffer<U>), Error>,
 ) -> Result<(Duration, PinnedBuffer<T>, PinnedBuffer<U>), Error> {
-    let off = Timeline::off();
+    let off = Timeline::disabled();
     input = pattern(input, &off)?.0;
     let mut least = Duration::MAX;
     for _ in 0..2 {

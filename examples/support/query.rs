@@ -1,11 +1,11 @@
 //! Turns an image and a query into tokens, step by step.
 #![allow(dead_code, unreachable_pub, reason = "the example and the test use different parts")]
 
-use thalweg::{AnyStream, Device, DeviceBuffer, LiveBrand, PinnedBuffer, Plain, Resource, Result, Stream};
+use thalweg::{AnyStream, Device, DeviceBuffer, DeviceCopy, LiveBrand, PinnedBuffer, Resource, Result, Stream};
 use thalweg_vision::kernels::{
-    self, Batch, Budget, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
+    self, BatchTable, Budget, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
 };
-use thalweg_vision::{Head, PLANES, Params, Query};
+use thalweg_vision::{Head, PLANES, Query, TokenParams};
 
 /// All buffers that an image needs. The weights of the head and the query are among them, so that
 /// every stage finds what it reads in the slot.
@@ -14,7 +14,7 @@ pub struct Slot {
     #[resource(plain)]
     size: [u32; 2],
     #[resource(plain)]
-    params: Params,
+    params: TokenParams,
     #[resource(plain)]
     balanced: bool,
     /// The image `[H, W, 3]`.
@@ -49,17 +49,17 @@ struct Host {
 
 impl Slot {
     /// Makes a slot for images of `size` (height, width).
-    pub fn new(gpu: Device, size: [u32; 2], params: &Params, head: &Head, query: &Query) -> Result<Self> {
+    pub fn new(gpu: Device, size: [u32; 2], params: &TokenParams, head: &Head, query: &Query) -> Result<Self> {
         let pixels = size[0] as usize * size[1] as usize;
         let [rows, columns] = params.grid(size[0], size[1]);
         let patches = (rows * columns) as usize;
         let (lo, hi) = (*params.sides.start(), *params.sides.end());
         let budget = params.budget as usize;
         AnyStream::new(gpu)?.enter(|s| {
-            fn room<S: LiveBrand, T: Plain>(s: &Stream<S>, len: usize) -> Result<DeviceBuffer<T>> {
-                s.alloc_zeroed(len)?.idle()
+            fn room<S: LiveBrand, T: DeviceCopy>(s: &Stream<S>, len: usize) -> Result<DeviceBuffer<T>> {
+                s.alloc_zeroed(len)?.synchronize()
             }
-            let predictor = head.predictor(query)?;
+            let predictor = head.balancer_weights(query)?;
             Ok(Self {
                 size,
                 params: params.clone(),
@@ -68,13 +68,13 @@ impl Slot {
                 rgb: room(s, 3 * pixels)?,
                 planes: room(s, PLANES * pixels)?,
                 features: room(s, PLANES * patches)?,
-                table: s.upload_blocking(thalweg_vision::layout(&[size], params.patch)?.table())?.idle()?,
-                gains: s.upload_blocking(&kernels::gains(lo, hi, params.focus))?.idle()?,
-                coupling: s.upload_blocking(&head.coupling(query)?)?.idle()?,
-                predictor: s.upload_blocking(&predictor.unwrap_or_default())?.idle()?,
+                table: s.upload_blocking(thalweg_vision::layout(&[size], params.patch)?.table())?.synchronize()?,
+                gains: s.upload_blocking(&kernels::gains(lo, hi, params.focus))?.synchronize()?,
+                coupling: s.upload_blocking(&head.projection(query)?)?.synchronize()?,
+                predictor: s.upload_blocking(&predictor.unwrap_or_default())?.synchronize()?,
                 summaries: room(s, 12 * (patches / 64 + 1))?,
                 maps: [room(s, patches)?, room(s, patches)?, room(s, patches)?, room(s, patches)?],
-                mix: s.upload_blocking(&[1.0 / 3.0; 3])?.idle()?,
+                mix: s.upload_blocking(&[1.0 / 3.0; 3])?.synchronize()?,
                 sides: room(s, patches)?,
                 offsets: [room(s, patches + 1)?, room(s, patches)?, room(s, 2)?, room(s, 2)?],
                 counts: room(s, 2)?,
@@ -134,7 +134,7 @@ pub fn scores<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
     kernels::features(s, height, width, patch, &slot.planes, &mut slot.features)?;
     kernels::entropy(s, height, width, patch, &slot.rgb, entropy)?;
     let patches = entropy.len() as u32;
-    let batch = Batch { images: 1, patches, largest: patches, table: &slot.table };
+    let batch = BatchTable { images: 1, patches, largest: patches, table: &slot.table };
     let how = Salience { edge: kernels::EDGE, least_peak: 0.0, foveal_bias: slot.params.foveal_bias };
     let out = ParticipatoryMut { participatory, salience, summaries };
     kernels::participatory(s, &batch, how, &slot.features, entropy, &slot.coupling, out)?;
@@ -152,7 +152,7 @@ pub fn tokens<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
     let [cu_seqlens, patch_id, image_cu_seqlens, image_cu_patches] = &mut slot.offsets;
     let (sides, counts, relevance) = (&mut slot.sides, &mut slot.counts, &slot.maps[3]);
     let patches = relevance.len() as u32;
-    let batch = Batch { images: 1, patches, largest: patches, table: &slot.table };
+    let batch = BatchTable { images: 1, patches, largest: patches, table: &slot.table };
     let budget = Budget { lo, hi, tokens: params.budget };
     let out = SelectionMut { sides, cu_seqlens, patch_id, counts, image_cu_seqlens, image_cu_patches };
     kernels::allocate(s, &batch, budget, relevance, &slot.gains, out)?;

@@ -1,7 +1,7 @@
 //! Turns an image into tokens, step by step.
 
-use thalweg::{AnyStream, Device, DeviceBuffer, LiveBrand, PinnedBuffer, Plain, Resource, Result, Stream};
-use thalweg_vision::kernels::{Batch, Budget, RelevanceMut, Selection, SelectionMut, TokensMut};
+use thalweg::{AnyStream, Device, DeviceBuffer, DeviceCopy, LiveBrand, PinnedBuffer, Resource, Result, Stream};
+use thalweg_vision::kernels::{BatchTable, Budget, RelevanceMut, Selection, SelectionMut, TokensMut};
 use thalweg_vision::{PLANES, kernels};
 
 const PATCH: u32 = 32;
@@ -34,8 +34,8 @@ impl Slot {
         let pixels = size[0] as usize * size[1] as usize;
         let patches = (size[0].div_ceil(PATCH) * size[1].div_ceil(PATCH)) as usize;
         AnyStream::new(gpu)?.enter(|s| {
-            fn room<S: LiveBrand, T: Plain>(s: &Stream<S>, len: usize) -> Result<DeviceBuffer<T>> {
-                s.alloc_zeroed(len)?.idle()
+            fn room<S: LiveBrand, T: DeviceCopy>(s: &Stream<S>, len: usize) -> Result<DeviceBuffer<T>> {
+                s.alloc_zeroed(len)?.synchronize()
             }
             Ok(Self {
                 size,
@@ -44,8 +44,8 @@ impl Slot {
                 planes: room(s, PLANES * pixels)?,
                 features: room(s, PLANES * patches)?,
                 scores: [room(s, patches)?, room(s, patches)?, room(s, patches)?],
-                table: s.upload_blocking(thalweg_vision::layout(&[size], PATCH)?.table())?.idle()?,
-                gains: s.upload_blocking(&kernels::gains(SIDES[0], SIDES[1], 0.8))?.idle()?,
+                table: s.upload_blocking(thalweg_vision::layout(&[size], PATCH)?.table())?.synchronize()?,
+                gains: s.upload_blocking(&kernels::gains(SIDES[0], SIDES[1], 0.8))?.synchronize()?,
                 allocated: (room(s, patches)?, room(s, patches + 1)?, room(s, patches)?, room(s, 2)?),
                 totals: [room(s, 2)?, room(s, 2)?],
                 packed: (room(s, PLANES * BUDGET)?, room(s, 2 * BUDGET)?),
@@ -77,7 +77,7 @@ pub fn relevance<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()
     kernels::features(s, height, width, PATCH, &slot.planes, &mut slot.features)?;
     kernels::entropy(s, height, width, PATCH, &slot.rgb, entropy)?;
     let patches = entropy.len() as u32;
-    let batch = Batch { images: 1, patches, largest: patches, table: &slot.table };
+    let batch = BatchTable { images: 1, patches, largest: patches, table: &slot.table };
     let out = RelevanceMut { salience, relevance: map };
     kernels::relevance(s, &batch, 0.0, [0.5, 0.5], &slot.features, entropy, out)
 }
@@ -88,7 +88,7 @@ pub fn allocation<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<(
     let (sides, cu_seqlens, patch_id, counts) = &mut slot.allocated;
     let (patches, [lo, hi]) = (map.len() as u32, SIDES);
     let [image_cu_seqlens, image_cu_patches] = &mut slot.totals;
-    let batch = Batch { images: 1, patches, largest: patches, table: &slot.table };
+    let batch = BatchTable { images: 1, patches, largest: patches, table: &slot.table };
     let budget = Budget { lo, hi, tokens: BUDGET as u64 };
     let out = SelectionMut { sides, cu_seqlens, patch_id, counts, image_cu_seqlens, image_cu_patches };
     kernels::allocate(s, &batch, budget, map, &slot.gains, out)?;

@@ -2,7 +2,7 @@
 //!
 //! `cudarc` finds the library and declares its types. Its functions are not used, because they
 //! return a Rust enum: a newer driver may return a code that is none of the variants, which is
-//! undefined behaviour. The functions here return the code as a number.
+//! undefined behavior. The functions here return the code as a number.
 
 #![allow(non_snake_case, reason = "the driver's names")]
 
@@ -145,7 +145,7 @@ macro_rules! functions {
         /// The driver's function of this name.
         ///
         /// # Safety
-        /// What CUDA documents for this function holds, and `cuda::initialise` has found the
+        /// What CUDA documents for this function holds, and `cuda::initialize` has found the
         /// library.
         #[inline]
         #[allow(clippy::too_many_arguments, reason = "the driver's parameters")]

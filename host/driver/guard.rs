@@ -1,12 +1,11 @@
 //! Refuses calls into a device in a host function of a stream, in the body of a kernel, and in a
 //! child process made by `fork`.
 //!
-//! CUDA forbids the first and the last, and a kernel on a GPU has no host to call. On the CPU device
-//! a body runs on the thread of its stream, so a call that waits for the stream would wait for
-//! itself. The layers above cannot forget the check. Every function of the CUDA driver
-//! asks the guard before it calls ([`ffi`](super::ffi)). The CPU device's streams, events and
-//! memory are reached through [`Guarded`] only, so a program that breaks the rule gets the same
-//! error there.
+//! CUDA forbids the first and the last, and a kernel on a GPU has no host to call. On the CPU
+//! device a body runs on the thread of its stream, so a call that waits for the stream would wait
+//! for itself. The layers above cannot forget the check. Every function of the CUDA driver asks the
+//! guard before it calls ([`ffi`](super::ffi)). The CPU device's streams, events and memory are
+//! reached through [`Guarded`] only, so a program that breaks the rule gets the same error there.
 //!
 //! A refused call has no effect: it returns an error, or, if it frees memory, the memory leaks. So
 //! a destructor that may run in a host function or in a kernel gives its work to the background

@@ -258,11 +258,11 @@ impl Driver {
     pub(crate) fn check(self, any: StreamHandle) -> Result<(), Fault> {
         match self {
             Self::Cpu(cpu) => Ok(cpu.enter()?.check()?),
-            Self::Cuda(_) => any.is_done().map(drop),
+            Self::Cuda(_) => any.is_complete().map(drop),
         }
     }
 
-    /// Whether streams can copy from and to ordinary memory too, not only page-locked memory.
+    /// Whether streams can copy from and to pageable memory too, not only page-locked memory.
     pub(crate) fn copies_pageable(self) -> bool {
         matches!(self, Self::Cuda(_))
     }
@@ -333,10 +333,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Page-locks ordinary memory.
+    /// Page-locks pageable memory.
     ///
     /// # Safety
-    /// The range is allocated and initialised until [`host_unregister`](Self::host_unregister).
+    /// The range is allocated and initialized until [`host_unregister`](Self::host_unregister).
     pub(crate) unsafe fn host_register(self, p: NonNull<u8>, bytes: usize) -> Result<(), Fault> {
         match self {
             // SAFETY: The caller passes an allocated range.
@@ -413,7 +413,7 @@ impl GraphHandle {
 }
 
 impl EventHandle {
-    pub(crate) fn is_done(&self) -> Result<bool, Fault> {
+    pub(crate) fn is_complete(&self) -> Result<bool, Fault> {
         Ok(match self {
             Self::Cuda(c, e) => c.event_done(e)?,
             Self::Cpu(e) => e.enter()?.query()?,
@@ -421,12 +421,12 @@ impl EventHandle {
     }
 
     /// Whether the event is complete; false if that cannot be known. Unlike
-    /// [`is_done`](Self::is_done), it never runs commands of a seeded schedule, so destructors and
-    /// code under locks may call it.
-    pub(crate) fn passed(&self) -> bool {
+    /// [`is_complete`](Self::is_complete), it never runs commands of a seeded schedule, so
+    /// destructors and code under locks may call it.
+    pub(crate) fn is_known_complete(&self) -> bool {
         match self {
             Self::Cuda(c, e) => c.event_done(e).unwrap_or(false),
-            Self::Cpu(e) => e.enter().is_ok_and(cpu::Event::passed),
+            Self::Cpu(e) => e.enter().is_ok_and(cpu::Event::is_known_complete),
         }
     }
 

@@ -1,4 +1,4 @@
-//! NVTX: labelled ranges of a thread's time, for a profiler such as Nsight Systems.
+//! NVTX: labeled ranges of a thread's time, for a profiler such as Nsight Systems.
 //!
 //! A tool names its library in `NVTX_INJECTION64_PATH`. The program that marks ranges loads the
 //! library and calls its `InitializeInjectionNvtx2` with a function that returns tables of slots.
@@ -149,7 +149,7 @@ fn injected() -> Option<Tool> {
 
     let path = CString::new(std::env::var_os("NVTX_INJECTION64_PATH")?.into_vec()).ok()?;
     // SAFETY: Both texts are NUL-terminated, and `library` is not null when `dlsym` uses it.
-    // Loading runs the tool's initialisers, which the user requests by setting the variable.
+    // Loading runs the tool's initializers, which the user requests by setting the variable.
     let initialize = unsafe {
         let library = libc::dlopen(path.as_ptr(), libc::RTLD_LAZY);
         if library.is_null() {

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
-use thalweg_simt::host::{Kernel, LaunchShape, TileMap, Tiles};
+use thalweg_simt::host::{Kernel, LaunchShape, MatrixView, TensorMap};
 
 use super::cpu::Work;
 use super::{Driver, EventHandle, Fault, GraphHandle, Pattern, Rows, StreamHandle};
@@ -50,11 +50,11 @@ impl StreamHandle {
 
     /// Records `event` here and makes `to` wait for it.
     #[inline]
-    pub(crate) fn hand(self, event: &EventHandle, to: Self) -> Result<(), Fault> {
+    pub(crate) fn hand_off(self, event: &EventHandle, to: Self) -> Result<(), Fault> {
         if let (Self::Cuda(c, from), EventHandle::Cuda(_, e), Self::Cuda(d, to)) = (self, event, to)
             && std::ptr::eq(c, d)
         {
-            return Ok(c.hand(e, from, to)?);
+            return Ok(c.hand_off(e, from, to)?);
         }
         self.record(event)?;
         to.wait(event)
@@ -69,12 +69,13 @@ impl StreamHandle {
         Ok(())
     }
 
-    /// Starts a branch of a capture on `branch`, another [capture stream](Driver::new_capture_stream),
-    /// with what was captured so far before it. Returns the number that [`join`](Self::join) takes.
+    /// Starts a branch of a capture on `branch`, another [capture
+    /// stream](Driver::new_capture_stream), with what was captured so far before it. Returns the
+    /// number that [`join`](Self::join) takes.
     pub(crate) fn fork(self, event: &EventHandle, branch: Self) -> Result<usize, Fault> {
         match (self, branch) {
             (Self::Cpu(q), Self::Cpu(_)) => Ok(q.enter()?.recorded()),
-            _ => self.hand(event, branch).map(|()| 0),
+            _ => self.hand_off(event, branch).map(|()| 0),
         }
     }
 
@@ -86,7 +87,7 @@ impl StreamHandle {
                 q.enter()?.join(forked, branch.enter()?);
                 Ok(())
             }
-            _ => branch.hand(event, self),
+            _ => branch.hand_off(event, self),
         }
     }
 
@@ -146,7 +147,7 @@ impl StreamHandle {
         Ok(())
     }
 
-    pub(crate) fn is_done(self) -> Result<bool, Fault> {
+    pub(crate) fn is_complete(self) -> Result<bool, Fault> {
         Ok(match self {
             Self::Cuda(c, s) => c.query(s)?,
             Self::Cpu(q) => q.enter()?.query()?,
@@ -368,9 +369,9 @@ impl StreamHandle {
     }
 
     /// Makes a map for the copy engine for tiles; `None` if the device has no such engine.
-    pub(crate) fn tile_map(self, tiles: &Tiles) -> Result<Option<TileMap>, Fault> {
+    pub(crate) fn tensor_map(self, tiles: &MatrixView) -> Result<Option<TensorMap>, Fault> {
         Ok(match self {
-            Self::Cuda(c, _) if c.info.capability == (9, 0) => Some(c.tile_map(tiles)?),
+            Self::Cuda(c, _) if c.info.capability == (9, 0) => Some(c.tensor_map(tiles)?),
             _ => None,
         })
     }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use log::debug;
 use thalweg_simt::host::DeviceSlice;
 
-use super::{Plain, byte_len, element, split};
+use super::{DeviceCopy, byte_len, element, split};
 use crate::brand::{Brand, LiveBrand};
 use crate::error::{Error, Result, Returned};
 use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Producer, Resource, Token};
 use crate::runtime::device::Device;
 use crate::runtime::memory::{DeviceBlock, Memory, Owned, Split, When, give_back, next_allocation};
-use crate::runtime::tally::Stall;
+use crate::runtime::sync_stats::HostWait;
 use crate::stream::Stream;
 
 /// `len` elements of `T` in device memory. The buffer is idle: no work on it is pending.
@@ -23,7 +23,7 @@ use crate::stream::Stream;
 /// to any stream of its device.
 ///
 /// Dropping it frees the memory without waiting.
-pub struct DeviceBuffer<T: Plain> {
+pub struct DeviceBuffer<T: DeviceCopy> {
     pub(crate) addr: u64,
     pub(crate) len: usize,
     pub(crate) device: Device,
@@ -31,7 +31,7 @@ pub struct DeviceBuffer<T: Plain> {
     pub(crate) element: PhantomData<T>,
 }
 
-impl<T: Plain> DeviceBuffer<T> {
+impl<T: DeviceCopy> DeviceBuffer<T> {
     pub(crate) fn new(addr: u64, len: usize, device: Device) -> Self {
         let memory = if len == 0 {
             Owned::Empty
@@ -85,13 +85,13 @@ impl<T: Plain> DeviceBuffer<T> {
     }
 
     /// Splits into `n` pieces of lengths that are as equal as possible. They own disjoint parts of
-    /// the memory and travel separately. Dropping the last piece frees the whole memory. Pieces beyond
-    /// the elements are empty.
+    /// the memory and travel separately. Dropping the last piece frees the whole memory. Pieces
+    /// beyond the elements are empty.
     ///
     /// # Errors
-    /// `n` is more than the number of elements and 65536 together, or there is no memory for a list of
-    /// so many pieces. The buffer comes back.
-    pub fn split(mut self, n: usize) -> Result<Vec<Self>, Returned<Self>> {
+    /// `n` is more than the number of elements and 65536 together, or there is no memory for a list
+    /// of so many pieces. The buffer comes back.
+    pub fn split_even(mut self, n: usize) -> Result<Vec<Self>, Returned<Self>> {
         let mut pieces = match split::admits(self.len, n).and_then(|()| split::list(n)) {
             Ok(pieces) => pieces,
             Err(error) => return Err(Returned::new(error, self)),
@@ -101,12 +101,12 @@ impl<T: Plain> DeviceBuffer<T> {
         Ok(pieces)
     }
 
-    /// Splits into pieces of these lengths, one after another. They own disjoint parts of the memory
-    /// and travel separately; [`join`](Self::join) makes one buffer of them again.
+    /// Splits into pieces of these lengths, one after another. They own disjoint parts of the
+    /// memory and travel separately; [`join`](Self::join) makes one buffer of them again.
     ///
     /// # Errors
     /// The lengths are not those of the whole buffer together. The buffer comes back.
-    pub fn cut(mut self, lens: &[usize]) -> Result<Vec<Self>, Returned<Self>> {
+    pub fn split_at_lengths(mut self, lens: &[usize]) -> Result<Vec<Self>, Returned<Self>> {
         let sum = lens.iter().try_fold(0usize, |sum, &len| sum.checked_add(len));
         if sum != Some(self.len) {
             let given = sum.map_or("more than can be counted".to_owned(), |sum| sum.to_string());
@@ -148,21 +148,21 @@ impl<T: Plain> DeviceBuffer<T> {
     }
 }
 
-impl<S: LiveBrand, T: Plain> On<S, DeviceBuffer<T>> {
+impl<S: LiveBrand, T: DeviceCopy> On<S, DeviceBuffer<T>> {
     /// Splits into `n` pieces of lengths that are as equal as possible. They own disjoint parts of
     /// the memory and travel separately. Dropping the last piece frees the whole memory, after the
     /// work of the other pieces. Pieces beyond the elements are empty.
     ///
     /// # Errors
-    /// `n` is more than the number of elements and 65536 together, or there is no memory for a list of
-    /// so many pieces. The buffer comes back.
-    pub fn split(self, n: usize) -> Result<Vec<Self>, Returned<Self>> {
+    /// `n` is more than the number of elements and 65536 together, or there is no memory for a list
+    /// of so many pieces. The buffer comes back.
+    pub fn split_even(self, n: usize) -> Result<Vec<Self>, Returned<Self>> {
         let len = self.leaf().len;
-        split::split_on(self, (len, n), DeviceBuffer::split)
+        split::split_on(self, (len, n), DeviceBuffer::split_even)
     }
 
-    /// Splits into pieces of these lengths, one after another. They own disjoint parts of the memory
-    /// and travel separately.
+    /// Splits into pieces of these lengths, one after another. They own disjoint parts of the
+    /// memory and travel separately.
     ///
     /// ```
     /// use thalweg::{Device, DeviceBuffer, On, stream_tags};
@@ -178,8 +178,8 @@ impl<S: LiveBrand, T: Plain> On<S, DeviceBuffer<T>> {
     ///
     /// # Errors
     /// The lengths are not those of the whole buffer together. The buffer comes back.
-    pub fn cut(self, lens: &[usize]) -> Result<Vec<Self>, Returned<Self>> {
-        split::cut_on(self, |buffer| buffer.cut(lens))
+    pub fn split_at_lengths(self, lens: &[usize]) -> Result<Vec<Self>, Returned<Self>> {
+        split::cut_on(self, |buffer| buffer.split_at_lengths(lens))
     }
 
     /// Joins pieces of one allocation, in order, into one buffer.
@@ -191,13 +191,13 @@ impl<S: LiveBrand, T: Plain> On<S, DeviceBuffer<T>> {
     }
 }
 
-impl<T: Plain> Drop for DeviceBuffer<T> {
+impl<T: DeviceCopy> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
         give_back(Memory::Device(self.memory.take()), When::After(Vec::new()));
     }
 }
 
-impl<T: Plain> fmt::Debug for DeviceBuffer<T> {
+impl<T: DeviceCopy> fmt::Debug for DeviceBuffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceBuffer")
             .field("addr", &format_args!("{:#x}", self.addr))
@@ -209,7 +209,7 @@ impl<T: Plain> fmt::Debug for DeviceBuffer<T> {
 
 // SAFETY: The buffer is one leaf. Each method visits it or moves it once, without touching the
 // memory, and runs no other code.
-unsafe impl<T: Plain> Resource for DeviceBuffer<T> {
+unsafe impl<T: DeviceCopy> Resource for DeviceBuffer<T> {
     type On<S: Brand> = On<S, Self>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
         let (bytes, allocation) = (self.len * size_of::<T>(), self.memory.allocation());
@@ -236,7 +236,7 @@ unsafe impl<T: Plain> Resource for DeviceBuffer<T> {
 }
 
 // SAFETY: `LeafResource` is for buffers of this crate, and this is one.
-unsafe impl<T: Plain> LeafResource for DeviceBuffer<T> {
+unsafe impl<T: DeviceCopy> LeafResource for DeviceBuffer<T> {
     type Slice<S: Brand> = DeviceSlice<S, T>;
     fn __slice<S: Brand>(&self, _: Token) -> &DeviceSlice<S, T> {
         // SAFETY: The buffer's memory holds `len` aligned elements: `alloc` or the caller of
@@ -263,7 +263,7 @@ impl<S> Stream<S> {
     /// The device is out of memory or has failed, or the elements need more bytes than an
     /// allocation can hold.
     #[track_caller]
-    pub fn alloc<T: Plain>(self, len: usize) -> Result<On<S, DeviceBuffer<T>>>
+    pub fn alloc<T: DeviceCopy>(self, len: usize) -> Result<On<S, DeviceBuffer<T>>>
     where
         S: LiveBrand,
     {
@@ -273,8 +273,8 @@ impl<S> Stream<S> {
         if bytes == 0 {
             return Ok(On::new(DeviceBuffer::empty(device), self));
         }
-        device.usable()?;
-        let _stall = device.stall(Stall::DeviceAllocation);
+        device.ensure_usable()?;
+        let _wait = device.host_wait(HostWait::DeviceAllocation);
         let addr = self.inner().alloc(bytes).inspect_err(|error| {
             if let Error::OutOfMemory { .. } = error {
                 debug!(target: "thalweg::memory", "{device} has no room for {bytes} bytes");
@@ -288,7 +288,7 @@ impl<S> Stream<S> {
     /// # Errors
     /// The errors of [`alloc`](Stream::alloc).
     #[track_caller]
-    pub fn alloc_zeroed<T: Plain>(self, len: usize) -> Result<On<S, DeviceBuffer<T>>>
+    pub fn alloc_zeroed<T: DeviceCopy>(self, len: usize) -> Result<On<S, DeviceBuffer<T>>>
     where
         S: LiveBrand,
     {

@@ -24,8 +24,8 @@ use crate::error::{Error, Result};
     label = "not plain data",
     note = "elements are `bytemuck::Pod`, such as numbers and arrays of them; for a struct of them derive `Pod`, for `bool` use `u8`"
 )]
-pub trait Plain: bytemuck::Pod + Send + Sync {}
-impl<T: bytemuck::Pod + Send + Sync> Plain for T {}
+pub trait DeviceCopy: bytemuck::Pod + Send + Sync {}
+impl<T: bytemuck::Pod + Send + Sync> DeviceCopy for T {}
 
 /// Alignment of the memory of every buffer, in bytes.
 pub(crate) const ALIGNMENT: usize = 256;
@@ -35,13 +35,13 @@ pub(crate) const EMPTY: NonNull<u8> = NonNull::new(std::ptr::without_provenance_
 
 /// Refuses element types that no buffer can hold. Each public function that makes buffers calls it
 /// in a constant of its own, because the compiler then points at the call of that function.
-pub(crate) const fn element<T: Plain>() {
+pub(crate) const fn element<T: DeviceCopy>() {
     assert!(size_of::<T>() > 0, "a buffer's element type must have a size");
     assert!(align_of::<T>() <= ALIGNMENT, "a buffer's element type is aligned to at most 256 bytes");
 }
 
 /// The number of bytes of `len` elements.
-pub(crate) fn byte_len<T: Plain>(len: usize) -> Result<usize> {
+pub(crate) fn byte_len<T: DeviceCopy>(len: usize) -> Result<usize> {
     const { element::<T>() }
     len.checked_mul(size_of::<T>())
         .filter(|&bytes| bytes <= isize::MAX as usize)

@@ -4,7 +4,7 @@ use std::fmt;
 
 use thalweg_simt::host::DeviceSlice;
 
-use super::{DeviceBuffer, Plain};
+use super::{DeviceBuffer, DeviceCopy};
 use crate::brand::Brand;
 use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Producer, Resource, Token};
 use crate::runtime::device::Device;
@@ -31,9 +31,9 @@ use crate::stream::Stream;
 /// assert_eq!(there.read_blocking(&copy)?, [7; 4]);
 /// # Ok::<(), thalweg::Error>(())
 /// ```
-pub struct PeerBuffer<T: Plain>(DeviceBuffer<T>);
+pub struct PeerBuffer<T: DeviceCopy>(DeviceBuffer<T>);
 
-impl<T: Plain> PeerBuffer<T> {
+impl<T: DeviceCopy> PeerBuffer<T> {
     /// Lets streams of other devices copy from and to the buffer.
     pub fn new(buffer: DeviceBuffer<T>) -> Self {
         Self(buffer)
@@ -50,7 +50,7 @@ impl<T: Plain> PeerBuffer<T> {
     }
 }
 
-impl<T: Plain> fmt::Debug for PeerBuffer<T> {
+impl<T: DeviceCopy> fmt::Debug for PeerBuffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("PeerBuffer").field(&self.0).finish()
     }
@@ -83,7 +83,7 @@ impl<S, T> fmt::Debug for PeerSlice<S, T> {
     }
 }
 
-impl<S: Brand, T: Plain> On<S, PeerBuffer<T>> {
+impl<S: Brand, T: DeviceCopy> On<S, PeerBuffer<T>> {
     /// The device whose memory it is.
     pub fn device(&self) -> Device {
         self.leaf().device()
@@ -92,7 +92,7 @@ impl<S: Brand, T: Plain> On<S, PeerBuffer<T>> {
 
 // SAFETY: The buffer is one leaf. Each method visits it or moves it once, without touching the
 // memory, and runs no other code.
-unsafe impl<T: Plain> Resource for PeerBuffer<T> {
+unsafe impl<T: DeviceCopy> Resource for PeerBuffer<T> {
     type On<S: Brand> = On<S, Self>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
         self.0.__leaves(&mut |leaf| visit(LeafInfo { kind: LeafKind::Peer, ..leaf }));
@@ -110,7 +110,7 @@ unsafe impl<T: Plain> Resource for PeerBuffer<T> {
 }
 
 // SAFETY: `LeafResource` is for buffers of this crate, and this is one.
-unsafe impl<T: Plain> LeafResource for PeerBuffer<T> {
+unsafe impl<T: DeviceCopy> LeafResource for PeerBuffer<T> {
     type Slice<S: Brand> = PeerSlice<S, T>;
     fn __slice<S: Brand>(&self, token: Token) -> &PeerSlice<S, T> {
         let slice: *const DeviceSlice<S, T> = self.0.__slice(token);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use thalweg_simt::host::{DeviceSlice, HostSlice};
 
-use super::{ALIGNMENT, EMPTY, Plain, byte_len, split};
+use super::{ALIGNMENT, DeviceCopy, EMPTY, byte_len, split};
 use crate::brand::{Brand, LiveBrand};
 use crate::error::{Error, Result, Returned};
 use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Producer, Resource, Token};
@@ -39,7 +39,7 @@ use crate::stream::Stream;
 ///
 /// Dropping it gives the memory back to its pool. The pool keeps it, because page-locking costs
 /// milliseconds.
-pub struct PinnedBuffer<T: Plain> {
+pub struct PinnedBuffer<T: DeviceCopy> {
     ptr: NonNull<T>,
     len: usize,
     device: Device,
@@ -48,11 +48,11 @@ pub struct PinnedBuffer<T: Plain> {
 
 // SAFETY: The buffer owns its elements as a `Vec` does: a pool lends a block once, and pieces are
 // disjoint. `T` is `Send`.
-unsafe impl<T: Plain> Send for PinnedBuffer<T> {}
+unsafe impl<T: DeviceCopy> Send for PinnedBuffer<T> {}
 // SAFETY: `&self` gives only `&[T]`, and `T` is `Sync`.
-unsafe impl<T: Plain> Sync for PinnedBuffer<T> {}
+unsafe impl<T: DeviceCopy> Sync for PinnedBuffer<T> {}
 
-impl<T: Plain> PinnedBuffer<T> {
+impl<T: DeviceCopy> PinnedBuffer<T> {
     /// Takes a block of the pool for `len` elements.
     #[track_caller]
     pub(crate) fn lent(pool: &Arc<Pool>, len: usize) -> Result<Self> {
@@ -84,7 +84,7 @@ impl<T: Plain> PinnedBuffer<T> {
     /// Makes a buffer of the block's first `len` elements.
     ///
     /// # Safety
-    /// The caller owns the block exclusively. The block is initialised and holds `len` elements.
+    /// The caller owns the block exclusively. The block is initialized and holds `len` elements.
     unsafe fn from_block(block: PinnedBlock, len: usize, device: Device) -> Self {
         Self { ptr: block.ptr.cast(), len, device, memory: Owned::Whole(block) }
     }
@@ -100,21 +100,21 @@ impl<T: Plain> PinnedBuffer<T> {
     }
 
     /// Splits into `n` pieces of lengths that are as equal as possible. They own disjoint parts of
-    /// the memory and travel separately. Dropping the last piece gives the whole memory back. Pieces
-    /// beyond the elements are empty.
+    /// the memory and travel separately. Dropping the last piece gives the whole memory back.
+    /// Pieces beyond the elements are empty.
     ///
     /// # Errors
-    /// `n` is more than the number of elements and 65536 together, or there is no memory for a list of
-    /// so many pieces. The buffer comes back.
-    pub fn split(self, n: usize) -> Result<Vec<Self>, Returned<Self>> {
+    /// `n` is more than the number of elements and 65536 together, or there is no memory for a list
+    /// of so many pieces. The buffer comes back.
+    pub fn split_even(self, n: usize) -> Result<Vec<Self>, Returned<Self>> {
         match split::admits(self.len, n) {
             Ok(()) => self.split_items(n, 1),
             Err(error) => Err(Returned::new(error, self)),
         }
     }
 
-    /// Like [`split`](Self::split), but only between items of `item` elements. The buffer holds a
-    /// whole number of items.
+    /// Like [`split_even`](Self::split_even), but only between items of `item` elements. The buffer
+    /// holds a whole number of items.
     pub(crate) fn split_items(mut self, n: usize, item: usize) -> Result<Vec<Self>, Returned<Self>> {
         let mut pieces = match split::list(n) {
             Ok(pieces) => pieces,
@@ -145,8 +145,8 @@ impl<T: Plain> PinnedBuffer<T> {
         let len = pieces.iter().map(|p| p.len).sum();
         let mut pieces = pieces.into_iter();
         let Some(mut first) = pieces.next() else { unreachable!("`adjacent` refuses an empty list") };
-        // The provenance of the first pointer covers the whole block, because `split` only moved
-        // the pointer.
+        // The provenance of the first pointer covers the whole block, because `split_even` only
+        // moved the pointer.
         first.len = len;
         Ok(first)
     }
@@ -156,23 +156,23 @@ impl<T: Plain> PinnedBuffer<T> {
     /// # Safety
     /// Nothing writes the memory while the slice lives.
     pub(crate) unsafe fn slice_while_shared(&self) -> &[T] {
-        // SAFETY: The pool initialised the memory, which holds `len` elements, and the caller
+        // SAFETY: The pool initialized the memory, which holds `len` elements, and the caller
         // promises that nothing writes it while the slice lives.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
 
-impl<S: LiveBrand, T: Plain> On<S, PinnedBuffer<T>> {
+impl<S: LiveBrand, T: DeviceCopy> On<S, PinnedBuffer<T>> {
     /// Splits into `n` pieces of lengths that are as equal as possible. They own disjoint parts of
     /// the memory and travel separately. Dropping the last piece gives the whole memory back, after
     /// the work of the other pieces. Pieces beyond the elements are empty.
     ///
     /// # Errors
-    /// `n` is more than the number of elements and 65536 together, or there is no memory for a list of
-    /// so many pieces. The buffer comes back.
-    pub fn split(self, n: usize) -> Result<Vec<Self>, Returned<Self>> {
+    /// `n` is more than the number of elements and 65536 together, or there is no memory for a list
+    /// of so many pieces. The buffer comes back.
+    pub fn split_even(self, n: usize) -> Result<Vec<Self>, Returned<Self>> {
         let len = self.leaf().len;
-        split::split_on(self, (len, n), PinnedBuffer::split)
+        split::split_on(self, (len, n), PinnedBuffer::split_even)
     }
 
     /// Joins pieces of one buffer, in order, into one.
@@ -184,31 +184,31 @@ impl<S: LiveBrand, T: Plain> On<S, PinnedBuffer<T>> {
     }
 }
 
-impl<T: Plain> Deref for PinnedBuffer<T> {
+impl<T: DeviceCopy> Deref for PinnedBuffer<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // SAFETY: The memory holds `len` initialised elements of plain data. Only an idle buffer
+        // SAFETY: The memory holds `len` initialized elements of plain data. Only an idle buffer
         // can be borrowed, and a buffer becomes idle only after the stream's work on it, so nothing
         // else touches the memory.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
 
-impl<T: Plain> DerefMut for PinnedBuffer<T> {
+impl<T: DeviceCopy> DerefMut for PinnedBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: The memory holds `len` initialised elements of plain data. The buffer is idle, so
+        // SAFETY: The memory holds `len` initialized elements of plain data. The buffer is idle, so
         // no stream uses it, and `&mut self` excludes other references.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 }
 
-impl<T: Plain> Drop for PinnedBuffer<T> {
+impl<T: DeviceCopy> Drop for PinnedBuffer<T> {
     fn drop(&mut self) {
         give_back(Memory::Pinned(self.memory.take()), When::After(Vec::new()));
     }
 }
 
-impl<T: Plain> fmt::Debug for PinnedBuffer<T> {
+impl<T: DeviceCopy> fmt::Debug for PinnedBuffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PinnedBuffer").field("len", &self.len).field("device", &self.device).finish_non_exhaustive()
     }
@@ -216,7 +216,7 @@ impl<T: Plain> fmt::Debug for PinnedBuffer<T> {
 
 // SAFETY: The buffer is one leaf. Each method visits it or moves it once, without touching the
 // memory, and runs no other code.
-unsafe impl<T: Plain> Resource for PinnedBuffer<T> {
+unsafe impl<T: DeviceCopy> Resource for PinnedBuffer<T> {
     type On<S: Brand> = On<S, Self>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
         let (addr, bytes) = (self.ptr.as_ptr().expose_provenance() as u64, self.len * size_of::<T>());
@@ -237,7 +237,7 @@ unsafe impl<T: Plain> Resource for PinnedBuffer<T> {
 }
 
 // SAFETY: `LeafResource` is for buffers of this crate, and this is one.
-unsafe impl<T: Plain> LeafResource for PinnedBuffer<T> {
+unsafe impl<T: DeviceCopy> LeafResource for PinnedBuffer<T> {
     type Slice<S: Brand> = HostSlice<S, T>;
     fn __slice<S: Brand>(&self, _: Token) -> &HostSlice<S, T> {
         // SAFETY: The buffer's memory holds `len` aligned elements: its pool established that. This
@@ -257,7 +257,7 @@ unsafe impl<T: Plain> LeafResource for PinnedBuffer<T> {
     }
 }
 
-impl<S: Brand, T: Plain> On<S, PinnedBuffer<T>> {
+impl<S: Brand, T: DeviceCopy> On<S, PinnedBuffer<T>> {
     /// The buffer as kernels see it: they read page-locked memory over the bus, without a copy.
     ///
     /// Each access takes the bus again, so it pays where a kernel reads a part of the buffer. For
@@ -281,9 +281,9 @@ impl<S: Brand, T: Plain> On<S, PinnedBuffer<T>> {
     /// The device cannot access page-locked memory, or has failed.
     pub fn mapped(&self) -> Result<&DeviceSlice<S, T>> {
         let addr = self.on_device()?;
-        // SAFETY: The driver says that kernels access the buffer's memory at `addr`, and `on_device`
-        // has checked that it is aligned as the buffer is. It holds `len` elements, and stream `S` orders all uses of it,
-        // because this is a view of the buffer's own slice.
+        // SAFETY: The driver says that kernels access the buffer's memory at `addr`, and
+        // `on_device` has checked that it is aligned as the buffer is. It holds `len` elements, and
+        // stream `S` orders all uses of it, because this is a view of the buffer's own slice.
         Ok(unsafe { DeviceSlice::from_raw(addr, self.leaf().count()) })
     }
 
@@ -304,7 +304,7 @@ impl<S: Brand, T: Plain> On<S, PinnedBuffer<T>> {
             return Ok(host);
         }
         let device = self.stream().device();
-        device.usable()?;
+        device.ensure_usable()?;
         let addr = device.seen(device.driver().host_on_device(host))?;
         // CUDA maps whole pages, so the alignment is that of the host's address.
         if !(addr ^ host).is_multiple_of(ALIGNMENT as u64) {

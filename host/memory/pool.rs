@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{PinnedBuffer, Plain, element};
+use super::{DeviceCopy, PinnedBuffer, element};
 use crate::error::{Error, Result, Returned};
 use crate::runtime::device::Device;
 use crate::runtime::memory::{Pool, PoolKind};
-use crate::runtime::tally::Stall;
+use crate::runtime::sync_stats::HostWait;
 
 /// A pool of page-locked memory with a budget.
 ///
@@ -58,7 +58,7 @@ impl PinnedPool {
     /// The budget is spent ([`Error::PinnedBudget`](crate::Error::PinnedBudget)), the system cannot
     /// lock so many pages, or the device has failed.
     #[track_caller]
-    pub fn take<T: Plain>(&self, len: usize) -> Result<PinnedBuffer<T>> {
+    pub fn take<T: DeviceCopy>(&self, len: usize) -> Result<PinnedBuffer<T>> {
         const { element::<T>() }
         PinnedBuffer::lent(&self.0, len)
     }
@@ -77,7 +77,7 @@ impl PinnedPool {
     /// does nothing in a host function of a stream, or if the device has failed.
     #[track_caller]
     pub fn trim(&self) {
-        let _stall = self.0.device().stall(Stall::PinnedAllocation);
+        let _wait = self.0.device().host_wait(HostWait::PinnedAllocation);
         self.0.trim();
     }
 }
@@ -91,7 +91,7 @@ impl Device {
     /// The system cannot lock so many pages, the [limit](Device::limit_pinned) is reached
     /// ([`Error::PinnedBudget`](crate::Error::PinnedBudget)), or the device has failed.
     #[track_caller]
-    pub fn pinned<T: Plain>(self, len: usize) -> Result<PinnedBuffer<T>> {
+    pub fn pinned<T: DeviceCopy>(self, len: usize) -> Result<PinnedBuffer<T>> {
         const { element::<T>() }
         PinnedBuffer::lent(self.home_pool(), len)
     }
@@ -101,20 +101,21 @@ impl Device {
     /// # Errors
     /// The errors of [`pinned`](Device::pinned).
     #[track_caller]
-    pub fn pinned_from<T: Plain>(self, data: &[T]) -> Result<PinnedBuffer<T>> {
+    pub fn pinned_from<T: DeviceCopy>(self, data: &[T]) -> Result<PinnedBuffer<T>> {
         const { element::<T>() }
         let mut buffer = self.pinned(data.len())?;
         buffer.copy_from_slice(data);
         Ok(buffer)
     }
 
-    /// Page-locks the memory of a vector in place, without a copy. The buffer has its elements. When
-    /// the buffer and all work on it are gone, the memory is unlocked and the vector is dropped, on a
-    /// thread in the background.
+    /// Page-locks the memory of a vector in place, without a copy. The buffer has its elements.
+    /// When the buffer and all work on it are gone, the memory is unlocked and the vector is
+    /// dropped, on a thread in the background.
     ///
-    /// Locking pages takes time: 3.4 ms for 25 MB on a machine with an H200, where a copy of ordinary
-    /// memory takes 1.8 ms and one of page-locked memory 0.5 ms (`cargo bench --bench pinned`). So
-    /// this pays for data that is there already and is copied several times.
+    /// Locking pages takes time: 3.4 ms for 25 MB on a machine with an H200, where a copy of
+    /// pageable memory takes 1.8 ms and one of page-locked memory 0.5 ms
+    /// (`cargo bench --bench pinned`). So this pays for data that is there already and is copied
+    /// several times.
     ///
     /// ```
     /// use thalweg::{Device, stream_tags};
@@ -133,7 +134,7 @@ impl Device {
     /// The system cannot lock so many pages, another library has registered some of them, or the
     /// device has failed. The vector comes back.
     #[track_caller]
-    pub fn register<T: Plain>(self, elements: Vec<T>) -> Result<PinnedBuffer<T>, Returned<Vec<T>>> {
+    pub fn register<T: DeviceCopy>(self, elements: Vec<T>) -> Result<PinnedBuffer<T>, Returned<Vec<T>>> {
         const { element::<T>() }
         let size = size_of::<T>();
         if matches!(size, 2 | 4) && !elements.as_ptr().addr().is_multiple_of(size) {
@@ -193,8 +194,8 @@ impl Device {
     /// The device has failed.
     #[track_caller]
     pub fn trim(self) -> Result<()> {
-        self.usable()?;
-        let _stall = self.stall(Stall::PinnedAllocation);
+        self.ensure_usable()?;
+        let _wait = self.host_wait(HostWait::PinnedAllocation);
         self.home_pool().trim();
         self.seen(self.driver().trim())
     }

@@ -44,7 +44,7 @@ type Join<P> = Result<P, Returned<Vec<P>>>;
 /// The pieces, or the whole buffer again.
 type Cut<P> = Result<Vec<P>, Returned<P>>;
 
-/// Splits a buffer of `len` elements on a stream with the `split` of its idle form.
+/// Splits a buffer of `len` elements on a stream with the `split_even` of its idle form.
 pub(crate) fn split_on<S: LiveBrand, L: LeafResource>(
     buffer: On<S, L>,
     (len, n): (usize, usize),
@@ -63,7 +63,7 @@ pub(crate) fn split_on<S: LiveBrand, L: LeafResource>(
     Ok(pieces) // if `n` is 0, the buffer is dropped on its stream
 }
 
-/// Cuts a buffer on a stream with the `cut` of its idle form.
+/// Cuts a buffer on a stream with the `split_at_lengths` of its idle form.
 pub(crate) fn cut_on<S: LiveBrand, L: LeafResource>(buffer: On<S, L>, cut: impl FnOnce(L) -> Cut<L>) -> Cut<On<S, L>> {
     let stream = buffer.stream();
     match cut(buffer.into_leaf()) {

@@ -12,7 +12,7 @@ use crate::DeviceSlice;
 use crate::Resource;
 use crate::brand::LiveBrand;
 use crate::error::{Error, Result};
-use crate::memory::{DeviceBuffer, PinnedBuffer, Plain};
+use crate::memory::{DeviceBuffer, DeviceCopy, PinnedBuffer};
 use crate::runtime::device::Device;
 use crate::stream::Stream;
 use crate::timeline::{Activity, Timeline};
@@ -20,7 +20,7 @@ use crate::timeline::{Activity, Timeline};
 /// A slot of [`double_buffer`](fn@double_buffer). It holds a frame and its results, in page-locked
 /// memory and in device memory.
 #[derive(Debug, Resource)]
-pub struct Frame<T: Plain, U: Plain> {
+pub struct FrameSlot<T: DeviceCopy, U: DeviceCopy> {
     /// The frame, which the host fills.
     pub input: PinnedBuffer<T>,
     /// The results, which the host receives.
@@ -28,7 +28,7 @@ pub struct Frame<T: Plain, U: Plain> {
     on_device: (DeviceBuffer<T>, DeviceBuffer<U>),
 }
 
-impl<T: Plain, U: Plain> Frame<T, U> {
+impl<T: DeviceCopy, U: DeviceCopy> FrameSlot<T, U> {
     /// Makes a slot for frames of `input` elements and results of `output` elements. Waits for the
     /// allocation.
     ///
@@ -45,8 +45,9 @@ impl<T: Plain, U: Plain> Frame<T, U> {
 
 /// Sends frames through slots that are used in turn, and returns the slots.
 ///
-/// `load` fills [`Frame::input`], or swaps it with a full buffer, and returns whether there was a
-/// frame. Upload, `stage` and download run on the three streams. `take` sees [`Frame::output`].
+/// `load` fills [`FrameSlot::input`], or swaps it with a full buffer, and returns whether there was
+/// a frame. Upload, `stage` and download run on the three streams. `acquire` sees
+/// [`FrameSlot::output`].
 ///
 /// Two slots overlap the upload of a frame with the work on the frame before it. With three, the
 /// host can take the results of a frame and load the next one without a gap on the upload stream.
@@ -58,13 +59,13 @@ impl<T: Plain, U: Plain> Frame<T, U> {
 /// `load` or `stage` are still taken.
 ///
 /// ```
-/// use thalweg::overlap::{Frame, double_buffer};
+/// use thalweg::overlap::{FrameSlot, double_buffer};
 /// use thalweg::{Device, Timeline, stream_tags};
 ///
 /// stream_tags!(Upload, Compute, Download);
 /// let gpu = Device::best()?;
 /// let streams = (&gpu.stream::<Upload>()?, &gpu.stream::<Compute>()?, &gpu.stream::<Download>()?);
-/// let slots = vec![Frame::<u32, u32>::new(gpu, 100, 100)?, Frame::new(gpu, 100, 100)?];
+/// let slots = vec![FrameSlot::<u32, u32>::new(gpu, 100, 100)?, FrameSlot::new(gpu, 100, 100)?];
 /// let mut seen = Vec::new();
 /// double_buffer(
 ///     streams,
@@ -83,22 +84,22 @@ impl<T: Plain, U: Plain> Frame<T, U> {
 /// assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
 /// # Ok::<(), thalweg::Error>(())
 /// ```
-pub fn double_buffer<A: LiveBrand, B: LiveBrand, C: LiveBrand, T: Plain, U: Plain>(
+pub fn double_buffer<A: LiveBrand, B: LiveBrand, C: LiveBrand, T: DeviceCopy, U: DeviceCopy>(
     (up, compute, down): (&Stream<A>, &Stream<B>, &Stream<C>),
-    slots: Vec<Frame<T, U>>,
-    load: impl FnMut(usize, &mut Frame<T, U>) -> Result<bool>,
+    slots: Vec<FrameSlot<T, U>>,
+    load: impl FnMut(usize, &mut FrameSlot<T, U>) -> Result<bool>,
     mut stage: impl FnMut(&Stream<B>, &DeviceSlice<B, T>, &mut DeviceSlice<B, U>) -> Result<()>,
-    take: impl FnMut(usize, &mut Frame<T, U>) -> Result<()>,
+    take: impl FnMut(usize, &mut FrameSlot<T, U>) -> Result<()>,
     timeline: &Timeline,
-) -> Result<Vec<Frame<T, U>>> {
-    let enqueue = |n: usize, slot: Frame<T, U>| {
+) -> Result<Vec<FrameSlot<T, U>>> {
+    let enqueue = |n: usize, slot: FrameSlot<T, U>| {
         let label = timeline.label("frame", n);
         let mut slot = up.bind(slot)?;
         timeline.span(up, Activity::Upload, &label, || up.copy_to_device(&slot.input, &mut slot.on_device.0))?;
-        let mut slot = up.hand(slot, compute)?;
+        let mut slot = up.hand_off(slot, compute)?;
         let (x, y) = &mut slot.on_device;
         timeline.span(compute, Activity::Compute, &label, || stage(compute, x, y))?;
-        let mut slot = compute.hand(slot, down)?;
+        let mut slot = compute.hand_off(slot, down)?;
         timeline.span(down, Activity::Download, &label, || down.copy_to_host(&slot.on_device.1, &mut slot.output))?;
         Ok::<_, Error>(down.record(slot)?)
     };

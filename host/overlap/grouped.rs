@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use super::steps::{Steps, stream_of};
 use super::{Chunks, Stage, interleaved, join, some_streams};
+use crate::any_stream::AnyStream;
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::lane::AnyStream;
-use crate::memory::{PinnedBuffer, Plain};
+use crate::memory::{DeviceCopy, PinnedBuffer};
 use crate::runtime::device::Device;
 use crate::timeline::Timeline;
 
@@ -32,7 +32,7 @@ use crate::timeline::Timeline;
 ///
 /// # Errors
 /// The same as for [`interleaved`](fn@interleaved).
-pub fn grouped<T: Plain, U: Plain>(
+pub fn grouped<T: DeviceCopy, U: DeviceCopy>(
     streams: &[AnyStream],
     input: PinnedBuffer<T>,
     chunks: Chunks,
@@ -93,7 +93,7 @@ impl fmt::Display for StageTimes {
 /// # Errors
 /// The count of chunks is 0, the input is not a whole number of items, there is not enough memory,
 /// the device has failed, or `stage` returns an error.
-pub fn measure<T: Plain, U: Plain>(
+pub fn measure_stages<T: DeviceCopy, U: DeviceCopy>(
     stream: &AnyStream,
     input: PinnedBuffer<T>,
     chunks: Chunks,
@@ -129,13 +129,13 @@ pub fn measure<T: Plain, U: Plain>(
         Ok::<_, Error>(s.record((input, output))?)
     })?);
     measured.extend(pieces.map(Event::ready));
-    let (input, _) = join(stream.device(), measured, &Timeline::off())?;
+    let (input, _) = join(stream.device(), measured, &Timeline::disabled())?;
     Ok((times, input))
 }
 
 /// The order in which the steps of all chunks are enqueued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum ChunkOrder {
     /// The order of [`interleaved`](fn@interleaved).
     Interleaved,
     /// The order of [`grouped`](fn@grouped).
@@ -146,7 +146,7 @@ pub enum Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The order to use.
-    pub order: Order,
+    pub order: ChunkOrder,
     /// The number of copy engines of the device.
     pub copy_engines: u32,
     /// The measured times of one chunk.
@@ -159,8 +159,8 @@ pub struct Choice {
 
 /// Chooses the order that should take less time on `device`, for this number of chunks and streams.
 /// It simulates both orders with the device's copy engines, the steps of each stream, and the times
-/// of one chunk ([`measure`]). If the two orders take the same time, it chooses the interleaved
-/// one, which needs less memory.
+/// of one chunk ([`measure_stages`]). If the two orders take the same time, it chooses the
+/// interleaved one, which needs less memory.
 ///
 /// ```
 /// use std::time::Duration;
@@ -176,9 +176,9 @@ pub fn choose(device: Device, chunks: usize, streams: usize, times: StageTimes) 
 }
 
 fn decide(copy_engines: u32, chunks: usize, streams: usize, times: StageTimes) -> Choice {
-    let [interleaved, grouped] =
-        [Order::Interleaved, Order::Grouped].map(|order| predict(order, copy_engines, chunks, streams.max(1), times));
-    let order = if grouped < interleaved { Order::Grouped } else { Order::Interleaved };
+    let [interleaved, grouped] = [ChunkOrder::Interleaved, ChunkOrder::Grouped]
+        .map(|order| predict(order, copy_engines, chunks, streams.max(1), times));
+    let order = if grouped < interleaved { ChunkOrder::Grouped } else { ChunkOrder::Interleaved };
     Choice { order, copy_engines, times, interleaved, grouped }
 }
 
@@ -189,10 +189,10 @@ const SIMULATED: usize = 1 << 16;
 /// starts once its engine and its stream have finished all earlier steps, and the chunk's previous
 /// step is done. In reality an upload or a kernel also waits for a device buffer. That does not
 /// change the total, because later steps wait for the same work anyway.
-fn predict(order: Order, copy_engines: u32, chunks: usize, streams: usize, times: StageTimes) -> Duration {
+fn predict(order: ChunkOrder, copy_engines: u32, chunks: usize, streams: usize, times: StageTimes) -> Duration {
     if chunks > SIMULATED {
-        // So many chunks have long been in a rhythm, so each further one takes as long as those of the
-        // second half did.
+        // So many chunks have long been in a rhythm, so each further one takes as long as those of
+        // the second half did.
         let [half, whole] = [SIMULATED / 2, SIMULATED].map(|n| predict(order, copy_engines, n, streams, times));
         let each = (whole - half).as_secs_f64() / (SIMULATED / 2) as f64;
         let rest = Duration::try_from_secs_f64(each * (chunks - SIMULATED) as f64);
@@ -202,8 +202,8 @@ fn predict(order: Order, copy_engines: u32, chunks: usize, streams: usize, times
     let streams = streams.min(chunks + 2);
     // Pairs of a chunk and a step: 0 is the upload, 1 the kernel, 2 the download.
     let steps: Vec<_> = match order {
-        Order::Interleaved => (0..chunks).flat_map(|c| (0..3).map(move |step| (c, step))).collect(),
-        Order::Grouped => (0..3).flat_map(|step| (0..chunks).map(move |c| (c, step))).collect(),
+        ChunkOrder::Interleaved => (0..chunks).flat_map(|c| (0..3).map(move |step| (c, step))).collect(),
+        ChunkOrder::Grouped => (0..3).flat_map(|step| (0..chunks).map(move |c| (c, step))).collect(),
     };
     let mut ready = vec![Duration::ZERO; chunks];
     let mut streams = vec![Duration::ZERO; streams];
@@ -223,7 +223,7 @@ impl Choice {
     ///
     /// # Errors
     /// The same as for [`interleaved`](fn@interleaved).
-    pub fn run<T: Plain, U: Plain>(
+    pub fn run<T: DeviceCopy, U: DeviceCopy>(
         &self,
         streams: &[AnyStream],
         input: PinnedBuffer<T>,
@@ -232,8 +232,8 @@ impl Choice {
         timeline: &Timeline,
     ) -> Result<(PinnedBuffer<T>, PinnedBuffer<U>)> {
         match self.order {
-            Order::Interleaved => interleaved(streams, input, chunks, stage, timeline),
-            Order::Grouped => grouped(streams, input, chunks, stage, timeline),
+            ChunkOrder::Interleaved => interleaved(streams, input, chunks, stage, timeline),
+            ChunkOrder::Grouped => grouped(streams, input, chunks, stage, timeline),
         }
     }
 }
@@ -241,9 +241,9 @@ impl Choice {
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, why) = match self.order {
-            Order::Interleaved if self.interleaved < self.grouped => ("interleaved", "is predicted to be faster"),
-            Order::Interleaved => ("interleaved", "is predicted to be as fast, and needs less device memory"),
-            Order::Grouped => ("grouped", "is predicted to be faster"),
+            ChunkOrder::Interleaved if self.interleaved < self.grouped => ("interleaved", "is predicted to be faster"),
+            ChunkOrder::Interleaved => ("interleaved", "is predicted to be as fast, and needs less device memory"),
+            ChunkOrder::Grouped => ("grouped", "is predicted to be faster"),
         };
         write!(
             f,
@@ -267,7 +267,7 @@ mod tests {
         let choice = decide(1, 8, 8, ms(2, 2, 2));
         // In the interleaved order each upload waits for the download before it, which waits for
         // its kernel.
-        assert_eq!((choice.order, choice.interleaved.as_millis()), (Order::Grouped, 8 * 6));
+        assert_eq!((choice.order, choice.interleaved.as_millis()), (ChunkOrder::Grouped, 8 * 6));
         assert_eq!(choice.grouped.as_millis(), 8 * 2 + 8 * 2);
     }
 
@@ -275,7 +275,7 @@ mod tests {
     fn two_copy_engines_do_not() {
         let choice = decide(2, 8, 3, ms(2, 2, 2));
         // The time is one step of all chunks, and the other two steps of one chunk.
-        assert_eq!((choice.order, choice.interleaved.as_millis()), (Order::Interleaved, 8 * 2 + 4));
+        assert_eq!((choice.order, choice.interleaved.as_millis()), (ChunkOrder::Interleaved, 8 * 2 + 4));
         assert_eq!(decide(2, 8, 8, ms(1, 5, 1)).interleaved.as_millis(), 8 * 5 + 2);
         assert_eq!(decide(3, 0, 0, ms(1, 5, 1)).interleaved, Duration::ZERO);
     }

@@ -15,9 +15,9 @@
 
 use super::steps::Steps;
 use super::{Chunks, Stage, join, some_streams};
+use crate::any_stream::AnyStream;
 use crate::error::Result;
-use crate::lane::AnyStream;
-use crate::memory::{PinnedBuffer, Plain};
+use crate::memory::{DeviceCopy, PinnedBuffer};
 use crate::timeline::Timeline;
 
 /// Puts one chunk after another through upload, `stage` and download. Events hand a chunk from
@@ -38,7 +38,7 @@ use crate::timeline::Timeline;
 /// # Errors
 /// There are no streams, the count of chunks is 0, the input is not a whole number of items, there
 /// is not enough memory, the device has failed, or `stage` returns an error.
-pub fn interleaved<T: Plain, U: Plain>(
+pub fn interleaved<T: DeviceCopy, U: DeviceCopy>(
     streams: &[AnyStream],
     input: PinnedBuffer<T>,
     chunks: Chunks,

@@ -57,15 +57,15 @@ pub mod three_stream;
 
 use std::collections::VecDeque;
 
-pub use double_buffer::{Frame, double_buffer};
+pub use double_buffer::{FrameSlot, double_buffer};
 pub use graph_replay::graph_replay;
-pub use grouped::{Choice, Order, StageTimes, choose, grouped, measure};
+pub use grouped::{Choice, ChunkOrder, StageTimes, choose, grouped, measure_stages};
 pub use interleaved::interleaved;
 pub use per_thread::per_thread;
 pub use priority::{Latency, PriorityGain, measure_priority};
 pub use producer_consumer::{Handoffs, producer_consumer};
 pub use query_poll::query_poll;
-pub use serial::{pageable, serial};
+pub use serial::{serial, serial_pageable};
 pub use shared_read::shared_read;
 pub use stages::{Stages, stages};
 pub use stream_pool::stream_pool;
@@ -74,10 +74,10 @@ pub use three_stream::three_stream;
 use thalweg_simt::host::counted;
 
 use crate::DeviceSlice;
+use crate::any_stream::{AnyStream, Scoped};
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::lane::{AnyStream, Lane};
-use crate::memory::{DeviceBuffer, PinnedBuffer, Plain};
+use crate::memory::{DeviceBuffer, DeviceCopy, PinnedBuffer};
 use crate::resource::Resource;
 use crate::runtime::device::Device;
 use crate::stream::Stream;
@@ -89,13 +89,13 @@ use crate::timeline::Timeline;
 /// Every closure of this shape is a stage. Pass a function that is generic over streams as `|s, x,
 /// y| f(s, x, y)`. A stage is called once for each chunk, in order. Its results must not depend on
 /// how the data was cut. It can keep scratch memory in a [`Ring`](crate::Ring).
-pub trait Stage<T: Plain, U: Plain>:
-    for<'l> FnMut(&Stream<Lane<'l>>, &DeviceSlice<Lane<'l>, T>, &mut DeviceSlice<Lane<'l>, U>) -> Result<()>
+pub trait Stage<T: DeviceCopy, U: DeviceCopy>:
+    for<'l> FnMut(&Stream<Scoped<'l>>, &DeviceSlice<Scoped<'l>, T>, &mut DeviceSlice<Scoped<'l>, U>) -> Result<()>
 {
 }
 
-impl<T: Plain, U: Plain, F> Stage<T, U> for F where
-    F: for<'l> FnMut(&Stream<Lane<'l>>, &DeviceSlice<Lane<'l>, T>, &mut DeviceSlice<Lane<'l>, U>) -> Result<()>
+impl<T: DeviceCopy, U: DeviceCopy, F> Stage<T, U> for F where
+    F: for<'l> FnMut(&Stream<Scoped<'l>>, &DeviceSlice<Scoped<'l>, T>, &mut DeviceSlice<Scoped<'l>, U>) -> Result<()>
 {
 }
 
@@ -141,7 +141,10 @@ impl Chunks {
 
     /// Cuts the input, and a new output of matching size. The first pieces are the longest. An
     /// empty input gives no pieces.
-    fn cut<T: Plain, U: Plain>(self, input: PinnedBuffer<T>) -> Result<Vec<(PinnedBuffer<T>, PinnedBuffer<U>)>> {
+    fn cut<T: DeviceCopy, U: DeviceCopy>(
+        self,
+        input: PinnedBuffer<T>,
+    ) -> Result<Vec<(PinnedBuffer<T>, PinnedBuffer<U>)>> {
         let items = self.items(input.len())?;
         let output = input.device().pinned::<U>(self.output(items)?)?;
         let n = self.count.min(items);
@@ -151,7 +154,7 @@ impl Chunks {
 }
 
 /// Waits for the pieces that [`Chunks::cut`] made of a buffer of `device`, and joins them.
-fn join<T: Plain, U: Plain>(
+fn join<T: DeviceCopy, U: DeviceCopy>(
     device: Device,
     pieces: Vec<Event<(PinnedBuffer<T>, PinnedBuffer<U>)>>,
     timeline: &Timeline,
@@ -162,14 +165,14 @@ fn join<T: Plain, U: Plain>(
     Ok((whole(device, input)?, whole(device, output)?))
 }
 
-fn whole<T: Plain>(device: Device, pieces: Vec<PinnedBuffer<T>>) -> Result<PinnedBuffer<T>> {
+fn whole<T: DeviceCopy>(device: Device, pieces: Vec<PinnedBuffer<T>>) -> Result<PinnedBuffer<T>> {
     // Empty pieces belong to no allocation, so `join` cannot put them together.
     if pieces.iter().all(|piece| piece.is_empty()) { device.pinned(0) } else { Ok(PinnedBuffer::join(pieces)?) }
 }
 
 /// Allocates a device buffer that no stream orders yet. Waits for the allocation.
-fn device_buffer<T: Plain>(device: Device, len: usize) -> Result<DeviceBuffer<T>> {
-    AnyStream::new(device)?.enter(|s| s.alloc(len)?.idle())
+fn device_buffer<T: DeviceCopy>(device: Device, len: usize) -> Result<DeviceBuffer<T>> {
+    AnyStream::new(device)?.enter(|s| s.alloc(len)?.synchronize())
 }
 
 fn some_streams(streams: &[AnyStream]) -> Result<&AnyStream> {
@@ -181,7 +184,7 @@ fn none_given(name: &'static str) -> Error {
 }
 
 /// Uses slots in turn. `load` fills a slot on the host, and `enqueue` sends it through streams
-/// without waiting. Once the slot's event is complete, `take` looks at the results on the host,
+/// without waiting. Once the slot's event is complete, `acquire` looks at the results on the host,
 /// before the next `load` of that slot. Ends when `load` returns `false`.
 ///
 /// If `load` or `enqueue` fails, the frames before it are still taken, and then the error is

@@ -13,9 +13,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use crate::any_stream::PerThread;
 use crate::driver::beside_captures;
 use crate::error::{Error, Result};
-use crate::lane::PerThread;
 use crate::runtime::device::Device;
 use crate::stream::Stream;
 

@@ -14,9 +14,9 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use crate::any_stream::{AnyStream, Scoped};
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::lane::{AnyStream, Lane};
 use crate::resource::Resource;
 use crate::runtime::device::Device;
 use crate::runtime::stream::StreamOptions;
@@ -121,8 +121,8 @@ impl fmt::Display for PriorityGain {
 pub fn measure_priority<B: Resource, U: Resource>(
     device: Device,
     samples: usize,
-    mut background: impl for<'l> FnMut(&Stream<Lane<'l>>) -> Result<Event<B>>,
-    mut urgent: impl for<'l> FnMut(&Stream<Lane<'l>>) -> Result<Event<U>>,
+    mut background: impl for<'l> FnMut(&Stream<Scoped<'l>>) -> Result<Event<B>>,
+    mut urgent: impl for<'l> FnMut(&Stream<Scoped<'l>>) -> Result<Event<U>>,
 ) -> Result<PriorityGain> {
     if samples == 0 {
         return Err(Error::Parameter { name: "samples", given: "0".into(), expected: "at least 1".into() });
@@ -154,7 +154,7 @@ pub fn measure_priority<B: Resource, U: Resource>(
         let mut taken = Vec::with_capacity(samples);
         for phase in phases().take(samples) {
             for (stream, queue) in busy.iter().zip(&mut queues) {
-                while queue.front().map_or(Ok(false), Event::is_ready)? {
+                while queue.front().map_or(Ok(false), Event::is_complete)? {
                     queue.pop_front();
                 }
                 while queue.len() < DEPTH {

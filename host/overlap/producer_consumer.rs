@@ -98,7 +98,7 @@ pub fn producer_consumer<A: LiveBrand, B: LiveBrand, R: Resource>(
         // need this slot.
         let mut slot = handoffs.time(0, || producer.wait(slot))?;
         timeline.span(producer, Activity::Compute, &label, || produce(producer, n, &mut slot))?;
-        let mut slot = handoffs.time(1, || producer.hand(slot, consumer))?;
+        let mut slot = handoffs.time(1, || producer.hand_off(slot, consumer))?;
         timeline.span(consumer, Activity::Compute, &label, || consume(consumer, n, &mut slot))?;
         free.push_back(handoffs.time(1, || consumer.record(slot))?);
     }

@@ -5,12 +5,12 @@
 //! host     enqueue | piece | piece | piece | ? ready: use the result
 //! ```
 //!
-//! A host that synchronises does nothing while it waits. [`query_poll`](fn@query_poll) checks after
+//! A host that synchronizes does nothing while it waits. [`query_poll`](fn@query_poll) checks after
 //! each piece of work whether the event is complete. In asynchronous code, [`Event`] is a future:
 //! `event.await` works on any executor.
 
 use crate::error::Result;
-use crate::event::{Event, Query};
+use crate::event::{Event, QueryResult};
 use crate::resource::Resource;
 
 /// Calls `work` again and again until the event is complete. Returns the idle resource and the
@@ -45,8 +45,8 @@ pub fn query_poll<R: Resource>(mut event: Event<R>, mut work: impl FnMut() -> bo
     let mut pieces = 0;
     loop {
         match event.query()? {
-            Query::Ready(value) => return Ok((value, pieces)),
-            Query::Pending(pending) => event = pending,
+            QueryResult::Ready(value) => return Ok((value, pieces)),
+            QueryResult::Pending(pending) => event = pending,
         }
         pieces += 1;
         if !work() {

@@ -6,10 +6,10 @@
 //! ```
 
 use super::{Chunks, Stage, join};
+use crate::any_stream::AnyStream;
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::lane::AnyStream;
-use crate::memory::{PinnedBuffer, Plain};
+use crate::memory::{DeviceCopy, PinnedBuffer};
 use crate::timeline::{Activity, Timeline};
 
 /// Runs one chunk after another from page-locked memory, on one stream. The host waits for each
@@ -18,7 +18,7 @@ use crate::timeline::{Activity, Timeline};
 /// # Errors
 /// The count of chunks is 0, the input is not a whole number of items, there is not enough memory,
 /// the device has failed, or `stage` returns an error.
-pub fn serial<T: Plain, U: Plain>(
+pub fn serial<T: DeviceCopy, U: DeviceCopy>(
     stream: &AnyStream,
     input: PinnedBuffer<T>,
     chunks: Chunks,
@@ -44,13 +44,13 @@ pub fn serial<T: Plain, U: Plain>(
     join(stream.device(), done, timeline)
 }
 
-/// Runs one chunk after another from ordinary memory. Each chunk goes through page-locked memory
+/// Runs one chunk after another from pageable memory. Each chunk goes through page-locked memory
 /// first: the driver copies it on a GPU, and this crate on the CPU device. The host waits for both
 /// copies of each chunk.
 ///
 /// # Errors
 /// The same as for [`serial`](fn@serial).
-pub fn pageable<T: Plain, U: Plain>(
+pub fn serial_pageable<T: DeviceCopy, U: DeviceCopy>(
     stream: &AnyStream,
     input: &[T],
     chunks: Chunks,

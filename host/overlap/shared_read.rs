@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! producer   | write |
-//! lane 0             | read |
-//! lane 1             | read     |
-//! lane 2             | read  |
+//! stream 0             | read |
+//! stream 1             | read     |
+//! stream 2             | read  |
 //! producer                      | write again, after every reader
 //! ```
 //!
@@ -12,17 +12,17 @@
 //! neither. Each reading waits for the producer on the device, and the stream that takes the buffer
 //! back waits for each reading.
 
+use crate::any_stream::{Scoped, StreamPool};
 use crate::error::Result;
 use crate::event::Event;
-use crate::lane::{Lane, StreamPool};
 use crate::resource::Resource;
 use crate::shared::Shared;
 use crate::stream::Stream;
 
-/// Runs `f` once for each of `readers`, on the next lane of `pool`. All of them read the same
+/// Runs `f` once for each of `readers`, on the next stream of `pool`. All of them read the same
 /// memory.
 ///
-/// This only enqueues: the host does not wait, except for a lane that another thread uses. If a
+/// This only enqueues: the host does not wait, except for a stream that another thread uses. If a
 /// reader fails, its result is an `Err`, and the others go on. When this returns, no handle of a
 /// reading is left. So [`Stream::unshare`] can take the resource back at once, and its stream waits
 /// on the device for all readers.
@@ -50,7 +50,7 @@ pub fn shared_read<R: Resource, T, O: Resource>(
     pool: &StreamPool,
     shared: &Shared<R>,
     readers: impl IntoIterator<Item = T>,
-    mut f: impl for<'l> FnMut(&Stream<Lane<'l>>, &R::On<Lane<'l>>, T) -> Result<Event<O>>,
+    mut f: impl for<'l> FnMut(&Stream<Scoped<'l>>, &R::On<Scoped<'l>>, T) -> Result<Event<O>>,
 ) -> Vec<Result<Event<O>>> {
-    readers.into_iter().map(|reader| pool.lane(|s| f(s, &*s.reading(shared)?, reader))).collect()
+    readers.into_iter().map(|reader| pool.with_stream(|s| f(s, &*s.reading(shared)?, reader))).collect()
 }

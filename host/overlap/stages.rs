@@ -16,10 +16,10 @@ use std::fmt;
 use std::ops::Range;
 
 use super::none_given;
+use crate::any_stream::{AnyStream, Scoped};
 use crate::brand::LiveBrand;
 use crate::error::Error;
 use crate::event::Event;
-use crate::lane::{AnyStream, Lane};
 use crate::resource::Resource;
 use crate::stream::Stream;
 use crate::timeline::{Activity, Timeline};
@@ -95,7 +95,7 @@ where
 
 impl<R: Resource, X: From<Error>, C: Chain<R, X>, F> Chain<R, X> for Then<C, &AnyStream, F>
 where
-    F: for<'l> FnMut(&Stream<Lane<'l>>, usize, &mut R::On<Lane<'l>>) -> Result<(), X>,
+    F: for<'l> FnMut(&Stream<Scoped<'l>>, usize, &mut R::On<Scoped<'l>>) -> Result<(), X>,
 {
     fn send(&mut self, item: usize, slot: Event<R>, timeline: &Timeline) -> Result<Event<R>, X> {
         let slot = self.before.send(item, slot, timeline)?;
@@ -168,8 +168,8 @@ impl<'a, R: Resource, X: From<Error>, C: Chain<R, X>> Stages<'a, R, X, C> {
         Stages { slots, chain: Then { before: chain, place, activity, run }, error }
     }
 
-    /// Adds a stage: `run` enqueues, on `stream`, what happens to the slot of an item. `activity` is
-    /// what a [`Timeline`] shows.
+    /// Adds a stage: `run` enqueues, on `stream`, what happens to the slot of an item. `activity`
+    /// is what a [`Timeline`] shows.
     pub fn step<S: LiveBrand, F>(
         self,
         stream: &Stream<S>,
@@ -182,8 +182,8 @@ impl<'a, R: Resource, X: From<Error>, C: Chain<R, X>> Stages<'a, R, X, C> {
         self.then(*stream, activity, run)
     }
 
-    /// Adds a stage on a stream that is known only at run time. Pass a function that is generic over
-    /// streams as `|s, n, slot| f(s, n, slot)`.
+    /// Adds a stage on a stream that is known only at run time. Pass a function that is generic
+    /// over streams as `|s, n, slot| f(s, n, slot)`.
     ///
     /// ```
     /// use std::collections::VecDeque;
@@ -204,16 +204,21 @@ impl<'a, R: Resource, X: From<Error>, C: Chain<R, X>> Stages<'a, R, X, C> {
     /// assert_eq!(streams[0].enter(|s| s.read_blocking(&s.wait(slot)?))?, [1, 1, 1, 0, 0, 0, 0, 0]);
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn any<F>(self, stream: &AnyStream, activity: Activity, run: F) -> Stages<'a, R, X, Then<C, &AnyStream, F>>
+    pub fn step_on_any<F>(
+        self,
+        stream: &AnyStream,
+        activity: Activity,
+        run: F,
+    ) -> Stages<'a, R, X, Then<C, &AnyStream, F>>
     where
-        F: for<'l> FnMut(&Stream<Lane<'l>>, usize, &mut R::On<Lane<'l>>) -> Result<(), X>,
+        F: for<'l> FnMut(&Stream<Scoped<'l>>, usize, &mut R::On<Scoped<'l>>) -> Result<(), X>,
     {
         self.then(stream, activity, run)
     }
 
-    /// Adds a stage on the host: it waits until the work on the slot so far is done, and `run` reads
-    /// and writes the slot. As the first stage it fills page-locked memory. The host then waits for
-    /// the item that had the slot before.
+    /// Adds a stage on the host: it waits until the work on the slot so far is done, and `run`
+    /// reads and writes the slot. As the first stage it fills page-locked memory. The host then
+    /// waits for the item that had the slot before.
     pub fn host<F>(self, run: F) -> Stages<'a, R, X, Then<C, OnHost, F>>
     where
         F: FnMut(usize, &mut R) -> Result<(), X>,
@@ -229,8 +234,8 @@ impl<'a, R: Resource, X: From<Error>, C: Chain<R, X>> Stages<'a, R, X, C> {
         Stages { slots: self.slots, chain: Box::new(self.chain), error: self.error }
     }
 
-    /// Sends items through the stages, and returns when all work is enqueued. The host waits only in
-    /// stages on the [`host`](Self::host). The slots are back in their queue, as events.
+    /// Sends items through the stages, and returns when all work is enqueued. The host waits only
+    /// in stages on the [`host`](Self::host). The slots are back in their queue, as events.
     ///
     /// # Errors
     /// There are no slots, a slot belongs to another device, the device has failed, or a stage

@@ -2,10 +2,10 @@
 //! and [`grouped`](super::grouped()) share them.
 
 use super::Stage;
+use crate::any_stream::AnyStream;
 use crate::error::Result;
 use crate::event::Event;
-use crate::lane::AnyStream;
-use crate::memory::{DeviceBuffer, PinnedBuffer, Plain};
+use crate::memory::{DeviceBuffer, DeviceCopy, PinnedBuffer};
 use crate::timeline::{Activity, Timeline};
 
 /// Returns the number of the stream, of `streams`, that runs a step of a chunk. Step 0 is the
@@ -21,7 +21,7 @@ pub(super) fn stream_of(step: usize, chunk: usize, streams: usize) -> usize {
 
 /// Enqueues the steps of chunks with device buffers that are used in turn. A buffer for input comes
 /// back after the kernel that reads it, and a buffer for results after the download.
-pub(super) struct Steps<'a, T: Plain, U: Plain> {
+pub(super) struct Steps<'a, T: DeviceCopy, U: DeviceCopy> {
     streams: &'a [AnyStream],
     timeline: &'a Timeline,
     /// Elements of the longest input and of the longest result.
@@ -37,7 +37,7 @@ type Uploaded<T> = Event<(DeviceBuffer<T>, PinnedBuffer<T>)>;
 /// The results of a chunk after its kernel, with its page-locked input.
 type Computed<T, U> = Event<(DeviceBuffer<U>, PinnedBuffer<T>)>;
 
-impl<'a, T: Plain, U: Plain> Steps<'a, T, U> {
+impl<'a, T: DeviceCopy, U: DeviceCopy> Steps<'a, T, U> {
     /// Prepares the steps for these pieces, the longest of which come first, with `depth` device
     /// buffers of each kind.
     pub(super) fn new(

@@ -23,7 +23,7 @@ use crate::timeline::{Activity, Timeline};
 ///
 /// `load` fills a slot on the host, and returns whether there was an image. Each of the four steps
 /// enqueues its work on its own stream: the upload, then the three stages. The third stage also
-/// downloads the results. `take` sees the slot when all steps are done.
+/// downloads the results. `acquire` sees the slot when all steps are done.
 ///
 /// A slot is a composite of all buffers that an image needs. The caller makes it once, and an event
 /// carries it from step to step. Five slots keep the four steps and the host busy. Fewer are enough
@@ -92,11 +92,11 @@ pub fn three_stream<S: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand, R: R
         let label = timeline.label("image", n);
         let mut slot = up.bind(slot)?;
         timeline.span(up, Activity::Upload, &label, || upload(up, &mut slot))?;
-        let mut slot = up.hand(slot, first)?;
+        let mut slot = up.hand_off(slot, first)?;
         timeline.span(first, Activity::Compute, &label, || a(first, &mut slot))?;
-        let mut slot = first.hand(slot, second)?;
+        let mut slot = first.hand_off(slot, second)?;
         timeline.span(second, Activity::Compute, &label, || b(second, &mut slot))?;
-        let mut slot = second.hand(slot, third)?;
+        let mut slot = second.hand_off(slot, third)?;
         timeline.span(third, Activity::Compute, &label, || c(third, &mut slot))?;
         Ok::<_, Error>(third.record(slot)?)
     };

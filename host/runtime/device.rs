@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock};
 use log::{debug, warn};
 
 use super::panics::{Panicked, Panics};
-use super::tally::{Book, Stall, Stalled, Tally};
+use super::sync_stats::{HostWait, SyncLog, SyncStats, Waiting};
 use crate::driver::cpu::{CpuError, Schedule};
 use crate::driver::{Driver, Fault, StreamHandle, guard};
 use crate::error::{Error, Result};
@@ -69,7 +69,7 @@ pub(crate) struct DeviceInner {
     /// Panics of host functions that no call has reported yet.
     deferred: Mutex<Vec<Error>>,
     any_deferred: AtomicBool,
-    book: Book,
+    book: SyncLog,
     panics: Panics,
     /// Values of the layers above, one of each type: see [`Device::keep`].
     kept: Mutex<Vec<&'static (dyn Any + Send + Sync)>>,
@@ -84,9 +84,9 @@ impl Device {
     /// Opens the device that the variable `THALWEG_DEVICE` names: `auto`, `cpu` or `cuda:N`. If it
     /// is not set, opens the first CUDA device, or the CPU device if that cannot be used.
     ///
-    /// On a machine [without a GPU](Error::means_no_gpu) this is silent. If there is a driver and it
-    /// or its GPU fails, the reason is logged as a warning (crate `log`, target `thalweg::device`),
-    /// once for the same reason.
+    /// On a machine [without a GPU](Error::means_no_gpu) this is silent. If there is a driver and
+    /// it or its GPU fails, the reason is logged as a warning (crate `log`, target
+    /// `thalweg::device`), once for the same reason.
     ///
     /// # Errors
     /// `THALWEG_DEVICE` is not such a name, or names a device that cannot be used.
@@ -128,7 +128,7 @@ impl Device {
     ///
     /// # Errors
     /// The name is none of these, or the device cannot be used.
-    pub fn from_spec(spec: &str) -> Result<(Self, Option<String>)> {
+    pub fn open(spec: &str) -> Result<(Self, Option<String>)> {
         Self::named(spec, false).map(|(device, why)| (device, why.map(on_cpu)))
     }
 
@@ -221,10 +221,10 @@ impl Device {
     /// finds a missing wait, and the same seed finds it again. It lasts as long as the process.
     /// [`reseed`](Device::reseed) starts another order.
     ///
-    /// Every call, and every drop of device memory, may run host functions and kernels of any stream of
-    /// the device, on the thread that calls, one at a time. So it cannot run a host function that waits
-    /// for another thread, unless that thread calls no device meanwhile, and none that takes a lock which
-    /// its caller holds. `docs/streams.md` says more.
+    /// Every call, and every drop of device memory, may run host functions and kernels of any
+    /// stream of the device, on the thread that calls, one at a time. So it cannot run a host
+    /// function that waits for another thread, unless that thread calls no device meanwhile, and
+    /// none that takes a lock which its caller holds. `docs/streams.md` says more.
     ///
     /// # Errors
     /// The same as for [`cpu`](Device::cpu).
@@ -270,7 +270,7 @@ impl Device {
             cause: OnceLock::new(),
             deferred: Mutex::default(),
             any_deferred: AtomicBool::new(false),
-            book: Book::default(),
+            book: SyncLog::default(),
             panics: Panics::default(),
             kept: Mutex::default(),
         })));
@@ -292,8 +292,8 @@ impl Device {
     }
 
     /// Returns every CUDA device that can be opened, then the CPU device. The list is empty in a
-    /// host function of a stream, in the body of a kernel and in a forked child, where no device can be
-    /// called.
+    /// host function of a stream, in the body of a kernel and in a forked child, where no device
+    /// can be called.
     pub fn all() -> Vec<Self> {
         let cuda = (0..Driver::cuda_devices()).filter_map(|ordinal| Self::cuda(ordinal).ok());
         cuda.chain(Self::cpu().ok()).collect()
@@ -314,8 +314,8 @@ impl Device {
         self.0.driver.name()
     }
 
-    /// Returns the number that CUDA gives a GPU, or a part of one, for all processes and machines. The
-    /// [`ordinal`](Device::ordinal) may differ from process to process. A CPU device has none.
+    /// Returns the number that CUDA gives a GPU, or a part of one, for all processes and machines.
+    /// The [`ordinal`](Device::ordinal) may differ from process to process. A CPU device has none.
     pub fn uuid(self) -> Option<[u8; 16]> {
         self.0.driver.uuid()
     }
@@ -330,7 +330,7 @@ impl Device {
     /// # Errors
     /// The device has failed.
     pub fn free_memory(self) -> Result<u64> {
-        self.usable()?;
+        self.ensure_usable()?;
         Ok(self.seen(self.0.driver.memory())?.0 as u64)
     }
 
@@ -365,16 +365,16 @@ impl Device {
         self.0.driver.compute_capability()
     }
 
-    /// Returns whether host functions of two streams of the device can run at the same time. A GPU's
-    /// driver runs all of them on one thread, and a [`seeded_cpu`](Device::seeded_cpu) device one after
-    /// another. There, a host function that waits for another one may wait for ever.
+    /// Returns whether host functions of two streams of the device can run at the same time. A
+    /// GPU's driver runs all of them on one thread, and a [`seeded_cpu`](Device::seeded_cpu) device
+    /// one after another. There, a host function that waits for another one may wait for ever.
     pub fn overlaps_host_functions(self) -> bool {
         self.0.driver.overlaps_host_functions()
     }
 
-    /// Runs `f` while the context of the device is current on this thread, for a library that takes its
-    /// device from there when it makes a handle, such as NCCL or cuBLAS. On a CPU device it only runs
-    /// `f`.
+    /// Runs `f` while the context of the device is current on this thread, for a library that takes
+    /// its device from there when it makes a handle, such as NCCL or cuBLAS. On a CPU device it
+    /// only runs `f`.
     ///
     /// ```
     /// let gpu = thalweg::Device::best()?;
@@ -386,7 +386,7 @@ impl Device {
     /// # Errors
     /// The device cannot be called from here, or has failed.
     pub fn with_context<T>(self, f: impl FnOnce() -> T) -> Result<T> {
-        self.usable()?;
+        self.ensure_usable()?;
         self.seen(self.0.driver.with_context(f))
     }
 
@@ -401,7 +401,7 @@ impl Device {
     /// # Errors
     /// There is such a failure.
     pub fn check(self) -> Result<()> {
-        self.usable()?;
+        self.ensure_usable()?;
         if self.0.any_deferred.load(Ordering::Acquire) {
             let mut deferred = lock(&self.0.deferred);
             let error = deferred.pop();
@@ -420,7 +420,7 @@ impl Device {
     /// The variable `THALWEG_LAUNCH_BLOCKING=1` turns it on for all devices of a process. Launches
     /// that a graph captures do not wait. This is for debugging: nothing overlaps, and a program
     /// whose host must act before a kernel can end stops there.
-    pub fn block_launches(self, on: bool) {
+    pub fn set_launch_blocking(self, on: bool) {
         self.0.blocks_launches.store(on, Ordering::Relaxed);
     }
 
@@ -430,11 +430,11 @@ impl Device {
         self.0.blocks_launches.load(Ordering::Relaxed)
     }
 
-    /// Marks the device as failed. From now on its calls return [`Error::Poisoned`] with this cause,
-    /// no event of it gives its resource to the host or to a stream, also one that is recorded
-    /// already, and host functions that have not begun are dropped. Other work that was enqueued
-    /// before goes on, also that of other devices whose streams already wait for events of this one.
-    /// The first cause stays.
+    /// Marks the device as failed. From now on its calls return [`Error::Poisoned`] with this
+    /// cause, no event of it gives its resource to the host or to a stream, also one that is
+    /// recorded already, and host functions that have not begun are dropped. Other work that was
+    /// enqueued before goes on, also that of other devices whose streams already wait for events of
+    /// this one. The first cause stays.
     ///
     /// This is for code that takes part in the work of streams and learns that results are wrong: a
     /// collective operation whose peer is gone leaves a partial sum, and nobody may read it. It may
@@ -452,15 +452,15 @@ impl Device {
     /// assert!(matches!(x.synchronize().unwrap_err().error, Error::Poisoned { .. }));
     /// # Ok::<(), thalweg::Error>(())
     /// ```
-    pub fn fail(self, cause: impl Into<String>) {
-        // The conversion may be a user's code, so it does not run while the cell is initialised.
+    pub fn poison(self, cause: impl Into<String>) {
+        // The conversion may be a user's code, so it does not run while the cell is initialized.
         let cause = cause.into();
         self.0.cause.get_or_init(|| cause);
         self.0.poisoned.store(true, Ordering::Release);
     }
 
-    /// Whether the device is known to have failed. Unlike [`usable`](Device::usable), it answers in a
-    /// host function, too.
+    /// Whether the device is known to have failed. Unlike [`ensure_usable`](Device::ensure_usable),
+    /// it answers in a host function, too.
     pub(crate) fn is_failed(self) -> bool {
         self.0.poisoned.load(Ordering::Acquire)
     }
@@ -471,16 +471,16 @@ impl Device {
         self.0.any_deferred.store(true, Ordering::Release);
     }
 
-    /// Returns the device's tally of hidden synchronisation.
-    pub fn tally(self) -> Tally {
-        Tally::of(&self.0.book)
+    /// Returns `SyncStats` of hidden synchronization.
+    pub fn sync_stats(self) -> SyncStats {
+        SyncStats::of(&self.0.book)
     }
 
-    /// Counts a call from here until the value is dropped, if the tally is on.
+    /// Counts a call from here until the value is dropped, if the statistics of waits is on.
     #[inline]
     #[track_caller]
-    pub(crate) fn stall(self, kind: Stall) -> Option<Stalled> {
-        self.0.book.stall(kind)
+    pub(crate) fn host_wait(self, kind: HostWait) -> Option<Waiting> {
+        self.0.book.wait(kind)
     }
 
     /// Keeps a value of a layer above for this device, as long as the process lives. There is one
@@ -511,14 +511,13 @@ impl Device {
     }
 
     /// Checks that the device can be called from here: no failure has been seen, and this is
-    /// neither a host function of a stream nor the body of a kernel nor a forked child. It makes no call
-    /// of the device;
-    /// [`check`](Device::check) does.
+    /// neither a host function of a stream nor the body of a kernel nor a forked child. It makes no
+    /// call of the device; [`check`](Device::check) does.
     ///
     /// # Errors
     /// The device cannot be called from here, and why.
     #[inline]
-    pub fn usable(self) -> Result<()> {
+    pub fn ensure_usable(self) -> Result<()> {
         if guard::permitted().is_err() || self.0.poisoned.load(Ordering::Relaxed) {
             return Err(self.unusable());
         }
@@ -553,7 +552,7 @@ impl Device {
             if let Some(Panicked { kernel, block, thread }) = self.0.panics.first() {
                 error = Error::KernelPanicked { kernel, block, thread, cause: Box::new(error) };
             }
-            self.fail(error.to_string());
+            self.poison(error.to_string());
         }
         error
     }

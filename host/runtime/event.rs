@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::background::{Job, background, wake};
 use super::device::{Device, DeviceKind};
-use super::tally::Stall;
+use super::sync_stats::HostWait;
 use crate::driver::{EventHandle, guard};
 use crate::error::Result;
 use crate::lock;
@@ -40,10 +40,10 @@ impl EventCell {
 
     /// Waits on the host for the latest record.
     pub(crate) fn synchronize(&self) -> Result<()> {
-        self.device.usable()?;
+        self.device.ensure_usable()?;
         self.device.seen(self.handle.synchronize())?;
         // Once more: a host function of the work before may have failed the device.
-        self.device.usable()
+        self.device.ensure_usable()
     }
 }
 
@@ -63,8 +63,8 @@ impl Drop for EventCell {
 }
 
 /// An event that is recorded on a stream. The last holder gives it back to the device's pool, so it
-/// is recorded again only when nobody can ask about the old record. (If the last two holders drop it
-/// at the same moment, it is destroyed instead.)
+/// is recorded again only when nobody can ask about the old record. (If the last two holders drop
+/// it at the same moment, it is destroyed instead.)
 #[derive(Debug)]
 pub(crate) struct Lease(Option<Arc<EventCell>>);
 
@@ -96,15 +96,15 @@ impl Lease {
     /// Whether the work before the record is done.
     pub(crate) fn query(&self) -> Result<bool> {
         let device = self.device();
-        device.usable()?;
-        let done = device.seen(self.handle().is_done())?;
+        device.ensure_usable()?;
+        let done = device.seen(self.handle().is_complete())?;
         // Once more: a host function of the work before may have failed the device.
-        device.usable().map(|()| done)
+        device.ensure_usable().map(|()| done)
     }
 
     /// Whether the work before the record is done; false if that cannot be known.
-    pub(crate) fn has_passed(&self) -> bool {
-        self.handle().passed()
+    pub(crate) fn is_known_complete(&self) -> bool {
+        self.handle().is_known_complete()
     }
 
     /// Wakes the task when the work before the record is done or the device has failed.
@@ -115,8 +115,8 @@ impl Lease {
 
     /// Waits on the host, and asks a GPU from time to time instead of keeping a core busy.
     #[track_caller]
-    pub(crate) fn synchronize_asleep(&self) -> Result<()> {
-        let _stall = self.device().stall(Stall::Synchronize);
+    pub(crate) fn synchronize_sleeping(&self) -> Result<()> {
+        let _wait = self.device().host_wait(HostWait::Synchronize);
         if self.device().kind() == DeviceKind::Cpu {
             return self.cell().synchronize(); // its threads wake the one that waits
         }
@@ -130,7 +130,7 @@ impl Lease {
     /// Waits on the host.
     #[track_caller]
     pub(crate) fn synchronize(&self) -> Result<()> {
-        let _stall = self.device().stall(Stall::Synchronize);
+        let _wait = self.device().host_wait(HostWait::Synchronize);
         self.cell().synchronize()
     }
 }
@@ -191,7 +191,7 @@ impl EventPool {
         match pooled {
             Some(cell) => Ok(cell),
             None => {
-                let _stall = device.stall(Stall::EventCreation);
+                let _wait = device.host_wait(HostWait::EventCreation);
                 EventCell::new(device, false).map(Arc::new)
             }
         }

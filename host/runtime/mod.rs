@@ -1,7 +1,7 @@
 //! The untyped layer: devices, streams, events, memory and loaded kernels. It does not know element
 //! types, stream tags or the states of buffers, which the typed layer above adds.
 //!
-//! The files are in this order, and each uses only those before it: `background`, `tally`,
+//! The files are in this order, and each uses only those before it: `background`, `sync_stats`,
 //! `panics`, `device`, `event`, `stream`, `modules`, `memory`.
 
 pub(crate) mod background;
@@ -11,4 +11,4 @@ pub(crate) mod memory;
 pub(crate) mod modules;
 pub(crate) mod panics;
 pub(crate) mod stream;
-pub(crate) mod tally;
+pub(crate) mod sync_stats;

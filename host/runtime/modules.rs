@@ -9,7 +9,7 @@ use log::debug;
 use thalweg_simt::host::Kernel;
 
 use super::device::Device;
-use super::tally::Stall;
+use super::sync_stats::HostWait;
 use crate::driver::{Cuda, Driver, cuda};
 use crate::error::{Error, NotFound, Result};
 use crate::lock;
@@ -147,7 +147,7 @@ impl Device {
             Driver::Cuda(cuda) => match cuda::remembered(kernel, cuda.ordinal) {
                 found @ Some(_) => Ok(found),
                 None => {
-                    let _stall = self.stall(Stall::ModuleLoad);
+                    let _wait = self.host_wait(HostWait::ModuleLoad);
                     self.keep(Modules::default).find(cuda, kernel, self).map(Some)
                 }
             },

@@ -1,4 +1,4 @@
-//! Streams without their type, and the lists of parked streams.
+//! Streams without their type, and the lists of recycled streams.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -22,7 +22,7 @@ pub struct StreamOptions {
 }
 
 /// A stream of a device. Those of this crate are never destroyed, so handles of them are free to
-/// copy, and unused ones are parked. One that other code made exists while it is used here, as
+/// copy, and unused ones are recycled. One that other code made exists while it is used here, as
 /// [`Foreign`](crate::Foreign) ensures.
 pub(crate) struct StreamInner {
     device: Device,
@@ -30,8 +30,8 @@ pub(crate) struct StreamInner {
     serial: u64,
     /// The priority that the driver reports.
     priority: i32,
-    /// The event that `hand` records. It is recorded on this stream only, so a wait for the newest
-    /// record is a wait for every older one too. So two threads may use it at once.
+    /// The event that `hand_off` records. It is recorded on this stream only, so a wait for the
+    /// newest record is a wait for every older one too. So two threads may use it at once.
     pub(crate) hand: EventCell,
     events: &'static EventPool,
     kind: Kind,
@@ -91,7 +91,7 @@ impl StreamInner {
         self.device
     }
 
-    pub(crate) fn serial(&self) -> u64 {
+    pub(crate) fn unique_id(&self) -> u64 {
         self.serial
     }
 
@@ -114,7 +114,7 @@ impl StreamInner {
     #[inline]
     #[track_caller]
     pub(crate) fn lease(&self) -> Result<Lease> {
-        self.device.usable()?;
+        self.device.ensure_usable()?;
         let cell = self.events.take(self.device)?;
         match self.handle.record(cell.handle()) {
             Ok(()) => Ok(Lease::new(cell)),
@@ -128,20 +128,21 @@ impl StreamInner {
     /// Makes the stream wait for an event, which may be of another device of the same kind.
     #[inline]
     pub(crate) fn wait(&self, event: &Lease) -> Result<()> {
-        self.device.usable()?;
-        event.device().usable()?;
+        self.device.ensure_usable()?;
+        event.device().ensure_usable()?;
         self.device.seen(self.handle.wait(event.handle()))
     }
 
     /// Allocates device memory in stream order. If a GPU is full, waits for the frees that were
     /// enqueued so far, gives the spare memory of its pool back to the system, and tries again.
     ///
-    /// Memory counts as used until its free has run. A wait for the whole context would do, too, but
-    /// that invalidates every capture in it, and nobody knows whether other code captures.
+    /// Memory counts as used until its free has run. A wait for the whole context would do, too,
+    /// but that invalidates every capture in it, and nobody knows whether other code captures.
     #[inline]
     pub(crate) fn alloc(&self, bytes: usize) -> Result<u64> {
         match self.handle.alloc(bytes) {
-            // It is a GPU that says so. The CPU device frees and allocates at once, so its answer is final.
+            // It is a GPU that says so. The CPU device frees and allocates at once, so its answer
+            // is final.
             Err(Fault::OutOfMemory { .. }) if bytes as u64 <= self.device.total_memory() => self.alloc_again(bytes),
             allocated => self.device.seen(allocated),
         }
@@ -161,8 +162,8 @@ impl StreamInner {
         // owns, and this stream follows all uses of the block (`When::Stream`).
         let _ = unsafe { self.handle.free(addr, bytes) };
         if self.is_foreign() {
-            // Whoever waits for the free later may no longer use the stream. `hand` is recorded on
-            // this stream only. If that fails, nobody waits for this free.
+            // Whoever waits for the free later may no longer use the stream. `hand_off` is recorded
+            // on this stream only. If that fails, nobody waits for this free.
             let _ = self.handle.record(self.hand.handle());
         }
         if self.freed.fetch_add(1, Ordering::AcqRel) == 0 {
@@ -228,35 +229,35 @@ impl Device {
     /// # Safety
     /// `raw` is a stream of the driver that exists, or one of its two default streams.
     pub(crate) unsafe fn adopt_stream(self, raw: Adopted) -> Result<Option<&'static StreamInner>> {
-        self.usable()?;
+        self.ensure_usable()?;
         // SAFETY: The caller passes a stream that exists.
         let handle = self.seen(unsafe { self.driver().adopt_stream(raw) })?;
         handle.map(|handle| self.leak_stream(handle, Kind::Foreign)).transpose()
     }
 
-    /// Takes a parked stream of this priority, or makes one.
+    /// Takes a recycled stream of this priority, or makes one.
     pub(crate) fn take_stream(self, options: StreamOptions) -> Result<&'static StreamInner> {
-        self.take_lane(options).map(|(stream, _)| stream)
+        self.take_scoped_stream(options).map(|(stream, _)| stream)
     }
 
-    /// Takes a parked stream of this priority, or makes one. Also returns whether it is new, so that
-    /// the caller can [log](StreamInner::log_made) that once it holds no lock.
-    pub(crate) fn take_lane(self, options: StreamOptions) -> Result<(&'static StreamInner, bool)> {
-        match self.parked_stream(options)? {
+    /// Takes a recycled stream of this priority, or makes one. Also returns whether it is new, so
+    /// that the caller can [log](StreamInner::log_made) that once it holds no lock.
+    pub(crate) fn take_scoped_stream(self, options: StreamOptions) -> Result<(&'static StreamInner, bool)> {
+        match self.recycled_stream(options)? {
             Some(stream) => Ok((stream, false)),
             None => self.new_stream(options).map(|stream| (stream, true)),
         }
     }
 
-    fn parked_stream(self, options: StreamOptions) -> Result<Option<&'static StreamInner>> {
-        self.usable()?;
+    fn recycled_stream(self, options: StreamOptions) -> Result<Option<&'static StreamInner>> {
+        self.ensure_usable()?;
         let mut idle = lock(&Parked::of(self).idle);
         let i = idle.iter().position(|s| s.priority() == options.priority);
         Ok(i.map(|i| idle.swap_remove(i)))
     }
 
-    /// Waits on the host until the frees have run that were enqueued so far: for an event behind those
-    /// of each stream, and never for the whole context.
+    /// Waits on the host until the frees have run that were enqueued so far: for an event behind
+    /// those of each stream, and never for the whole context.
     fn settle_frees(self) -> Result<()> {
         let mut pending = Vec::new();
         for &stream in lock(&Freeing::of(self).0).iter() {
@@ -266,7 +267,8 @@ impl Device {
                 pending.push((stream, freed));
             }
         }
-        // What other code captures in one of our streams does not run, so there is nothing to wait for.
+        // What other code captures in one of our streams does not run, so there is nothing to wait
+        // for.
         pending.retain(|(stream, _)| stream.is_foreign() || !stream.handle.is_capturing());
         for (stream, _) in pending.iter().filter(|(stream, _)| !stream.is_foreign()) {
             self.seen(stream.handle.record(stream.hand.handle()))?;
@@ -284,16 +286,16 @@ impl Device {
     }
 
     /// Parks a stream for [`take_stream`](Self::take_stream).
-    pub(crate) fn park(self, stream: &'static StreamInner) {
+    pub(crate) fn recycle_stream(self, stream: &'static StreamInner) {
         lock(&Parked::of(self).idle).push(stream);
     }
 
-    /// Takes a parked stream for a capture, or makes one. Capture streams are kept apart from the
+    /// Takes a recycled stream for a capture, or makes one. Capture streams are kept apart from the
     /// others: they never have pending work, and on the CPU device they can only record.
     pub(crate) fn take_capture_stream(self) -> Result<&'static StreamInner> {
-        self.usable()?;
-        let parked = lock(&Parked::of(self).capture).pop();
-        match parked {
+        self.ensure_usable()?;
+        let recycled = lock(&Parked::of(self).capture).pop();
+        match recycled {
             Some(stream) => Ok(stream),
             None => self.leak_stream(self.seen(self.driver().new_capture_stream())?, Kind::Captures),
         }
@@ -301,9 +303,12 @@ impl Device {
 
     /// Parks a stream for [`take_capture_stream`](Self::take_capture_stream), after its capture
     /// ended, with the streams of its branches. One that is still capturing cannot be used again.
-    pub(crate) fn park_capture_stream(self, stream: &'static StreamInner) {
+    pub(crate) fn recycle_capture_stream(self, stream: &'static StreamInner) {
         let branches = std::mem::take(&mut *lock(&stream.branches));
-        branches.into_iter().filter(|branch| !branch.handle.is_capturing()).for_each(|b| self.park_capture_stream(b));
+        branches
+            .into_iter()
+            .filter(|branch| !branch.handle.is_capturing())
+            .for_each(|b| self.recycle_capture_stream(b));
         lock(&Parked::of(self).capture).push(stream);
     }
 }

@@ -1,6 +1,6 @@
 //! The kinds of work that a span can show.
 
-/// The kind of work that a span shows. It decides the span's colour in a picture.
+/// The kind of work that a span shows. It decides the span's color in a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Activity {

@@ -94,13 +94,13 @@ impl Clock {
     }
 
     pub(super) fn record(&self, stream: Untyped, cell: &EventCell) -> Result<()> {
-        self.device.usable()?;
+        self.device.ensure_usable()?;
         self.device.seen(stream.handle().record(cell.handle()))
     }
 
     /// Waits on the host for an event.
     pub(super) fn synchronize(&self, cell: &EventCell) -> Result<()> {
-        self.device.usable()?;
+        self.device.ensure_usable()?;
         self.device.seen(cell.handle().synchronize())
     }
 
@@ -194,7 +194,7 @@ impl Clock {
 
 impl Drop for Clock {
     fn drop(&mut self) {
-        self.device.park(self.marks.inner());
+        self.device.recycle_stream(self.marks.inner());
     }
 }
 

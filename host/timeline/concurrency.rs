@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::memory::DeviceBuffer;
 use crate::probe::probe;
 use crate::resource::On;
-use crate::runtime::tally::Stall;
+use crate::runtime::sync_stats::HostWait;
 use crate::stream::Stream;
 
 /// The result of [`concurrency_check`].
@@ -68,7 +68,7 @@ const STEPS: u32 = 40_000;
 /// streams, and takes some milliseconds.
 ///
 /// Streams that could run at once take turns in three cases: the device has fewer hardware queues
-/// than streams are in use (`CUDA_DEVICE_MAX_CONNECTIONS`), a debugger or a profiler serialises
+/// than streams are in use (`CUDA_DEVICE_MAX_CONNECTIONS`), a debugger or a profiler serializes
 /// kernels, or other work fills the device. So check on an idle device. Kernels that fill the
 /// device by themselves take turns on any streams.
 ///
@@ -88,7 +88,7 @@ pub fn concurrency_check<A: LiveBrand, B: LiveBrand>(a: &Stream<A>, b: &Stream<B
     if a.device() != b.device() {
         return Err(Error::DeviceMismatch { resource: a.device().to_string(), stream: b.device().to_string() });
     }
-    let _stall = a.device().stall(Stall::Synchronize);
+    let _wait = a.device().host_wait(HostWait::Synchronize);
     let (mut work_a, mut work_b) = (Work::new(*a)?, Work::new(*b)?);
     // The first launches load the kernel, so they are not measured.
     work_a.launch().and_then(|()| work_b.launch())?;
@@ -196,7 +196,8 @@ mod tests {
         }
     }
 
-    /// The crate in `host/gpu` compiles this file for the GPU, under the name and the version of this one.
+    /// The crate in `host/gpu` compiles this file for the GPU, under the name and the version of
+    /// this one.
     #[test]
     fn the_entry_is_that_of_this_crate() {
         let origin = format!("// entry: probe__u32_wu32 thalweg {} thalweg::probe", env!("CARGO_PKG_VERSION"));

@@ -13,7 +13,7 @@ impl Trace {
     /// The trace in Chrome's trace format, which [Perfetto](https://ui.perfetto.dev) and
     /// `chrome://tracing` open.
     pub fn to_chrome_json(&self) -> String {
-        let lanes = self.lanes();
+        let tracks = self.tracks();
         let mut events = Vec::new();
         let device = if self.device().is_empty() { "device" } else { self.device() };
         for (process, name) in [(1, "host"), (2, device)] {
@@ -22,22 +22,22 @@ impl Trace {
                 quoted(name)
             ));
         }
-        for (lane, thread) in lanes.iter().zip(1..) {
-            let process = if lane.host { 1 } else { 2 };
-            let name = quoted(lane.name);
+        for (track, thread) in tracks.iter().zip(1..) {
+            let process = if track.host { 1 } else { 2 };
+            let name = quoted(track.name);
             events.push(format!(
                 r#"{{"ph":"M","pid":{process},"tid":{thread},"name":"thread_name","args":{{"name":{name}}}}}"#
             ));
             events.push(format!(
                 r#"{{"ph":"M","pid":{process},"tid":{thread},"name":"thread_sort_index","args":{{"sort_index":{thread}}}}}"#
             ));
-            for (_, span) in &lane.spans {
+            for (_, span) in &track.spans {
                 events.push(format!(
                     r#"{{"ph":"X","pid":{process},"tid":{thread},"name":{},"cat":"{}","ts":{:.3},"dur":{:.3}}}"#,
                     quoted(&span.label),
                     span.activity.name(),
                     microseconds(span.start),
-                    microseconds(span.length()),
+                    microseconds(span.duration()),
                 ));
             }
         }
@@ -45,16 +45,16 @@ impl Trace {
     }
 
     /// The trace as lines for a terminal, 100 columns wide. A letter for each column shows what a
-    /// lane does.
+    /// track does.
     pub fn to_text(&self) -> String {
         const NAME: usize = 16;
         const COLUMNS: usize = 76;
         let (start, end) = self.extent();
         let wall = (end - start).as_secs_f64();
         let mut text = String::new();
-        for lane in self.lanes() {
+        for track in self.tracks() {
             let mut time = vec![[0.0; Activity::ALL.len()]; COLUMNS];
-            for (_, span) in &lane.spans {
+            for (_, span) in &track.spans {
                 // Times in columns.
                 let at = |t: Duration| (t - start).as_secs_f64() / wall.max(1e-12) * COLUMNS as f64;
                 let (from, to) = (at(span.start), at(span.end));
@@ -76,12 +76,12 @@ impl Trace {
                     }
                 })
                 .collect();
-            let mut name: String = lane.name.chars().take(NAME).collect();
-            if lane.name.chars().count() > NAME {
+            let mut name: String = track.name.chars().take(NAME).collect();
+            if track.name.chars().count() > NAME {
                 name.pop();
                 name.push('~');
             }
-            let busy = metrics::covered(lane.spans.iter().map(|(_, span)| *span)).as_secs_f64();
+            let busy = metrics::covered(track.spans.iter().map(|(_, span)| *span)).as_secs_f64();
             let _ = writeln!(text, "{name:NAME$} |{bar}| {:3.0} %", 100.0 * busy / wall.max(1e-12));
         }
         let total = format!("{:.3?}", end - start);

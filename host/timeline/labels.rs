@@ -23,8 +23,8 @@ pub struct LabelMetrics {
     pub total: Duration,
     /// The length of the longest one.
     pub longest: Duration,
-    /// `total`, divided by the time from the first start to the last end of the trace. It is above 1
-    /// if several of the spans run at once for most of the time.
+    /// `total`, divided by the time from the first start to the last end of the trace. It is above
+    /// 1 if several of the spans run at once for most of the time.
     pub share: f64,
 }
 
@@ -56,7 +56,7 @@ impl Trace {
     ///
     /// let ms = Duration::from_millis;
     /// let span = |label: &str, start, end| Span {
-    ///     lane: "up".into(),
+    ///     track: "up".into(),
     ///     label: label.into(),
     ///     activity: Activity::Upload,
     ///     start: ms(start),
@@ -92,8 +92,8 @@ impl Trace {
 impl LabelMetrics {
     fn add(&mut self, span: &Span) {
         self.calls += 1;
-        self.total = self.total.saturating_add(span.length());
-        self.longest = self.longest.max(span.length());
+        self.total = self.total.saturating_add(span.duration());
+        self.longest = self.longest.max(span.duration());
     }
 }
 

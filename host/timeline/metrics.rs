@@ -7,42 +7,42 @@ use std::time::Duration;
 use super::activity::Activity;
 use super::trace::{Span, Trace};
 
-/// The utilization of one lane.
+/// The utilization of one track.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct LaneMetrics {
-    /// The lane's name.
-    pub lane: Arc<str>,
+pub struct TrackMetrics {
+    /// The track's name.
+    pub track: Arc<str>,
     /// Time during which at least one of its spans ran.
     pub busy: Duration,
     /// `busy` divided by the wall time: 0 to 1.
-    pub utilisation: f64,
+    pub utilization: f64,
 }
 
-/// Metrics of the times of a trace: how busy each lane is, what overlaps, and how long the host
+/// Metrics of the times of a trace: how busy each track is, what overlaps, and how long the host
 /// waits.
 ///
-/// Where spans of a lane overlap, their time counts once, so nested spans change nothing. The
+/// Where spans of a track overlap, their time counts once, so nested spans change nothing. The
 /// ratios of an empty trace are 0.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Metrics {
     /// The time from the first start to the last end.
     pub wall: Duration,
-    /// The lanes of streams, then those of the host. Lanes that only wait are left out.
-    pub lanes: Vec<LaneMetrics>,
+    /// The tracks of streams, then those of the host. Tracks that only wait are left out.
+    pub tracks: Vec<TrackMetrics>,
     /// The time during which copies and kernels ran together, divided by the time of copies or that
     /// of kernels, whichever is smaller. It is 0 if they take turns, and 1 if the smaller one is
     /// hidden.
     pub overlap: f64,
     /// Time during which neither a copy nor a kernel ran.
     pub gpu_idle: Duration,
-    /// Time during which the host waited, added up over all lanes.
+    /// Time during which the host waited, added up over all tracks.
     pub host_wait: Duration,
-    /// The average number of busy lanes, without waits: the sum of their busy times, divided by the
-    /// wall time. It is 1 if exactly one lane is always busy, and n if n lanes are always full. It
-    /// is not a speed-up, because the same work may take longer when more of it runs at once.
-    /// [`speedup_over`](Metrics::speedup_over) compares with a serial run.
+    /// The average number of busy tracks, without waits: the sum of their busy times, divided by
+    /// the wall time. It is 1 if exactly one track is always busy, and n if n tracks are always
+    /// full. It is not a speed-up, because the same work may take longer when more of it runs at
+    /// once. [`speedup_over`](Metrics::speedup_over) compares with a serial run.
     pub concurrency: f64,
     /// One sentence about the limit of the speed.
     pub advice: String,
@@ -105,22 +105,22 @@ fn of(trace: &Trace) -> Metrics {
     let smaller = length(&copies).min(length(&kernels));
     let overlap = ratio(common(&copies, &kernels), smaller);
 
-    let (mut lanes, mut host_wait, mut work) = (Vec::new(), Duration::ZERO, Duration::ZERO);
-    let (host, streams): (Vec<_>, Vec<_>) = trace.lanes().into_iter().partition(|lane| lane.host);
-    for lane in streams.into_iter().chain(host) {
-        let spans = || lane.spans.iter().map(|(_, span)| *span);
+    let (mut tracks, mut host_wait, mut work) = (Vec::new(), Duration::ZERO, Duration::ZERO);
+    let (host, streams): (Vec<_>, Vec<_>) = trace.tracks().into_iter().partition(|track| track.host);
+    for track in streams.into_iter().chain(host) {
+        let spans = || track.spans.iter().map(|(_, span)| *span);
         host_wait = host_wait.saturating_add(covered(spans().filter(|span| span.activity == Wait)));
         if spans().any(|span| span.activity != Wait) {
             let busy = covered(spans().filter(|span| span.activity != Wait));
             work = work.saturating_add(busy);
-            lanes.push(LaneMetrics { lane: lane.name.into(), busy, utilisation: ratio(busy, wall) });
+            tracks.push(TrackMetrics { track: track.name.into(), busy, utilization: ratio(busy, wall) });
         }
     }
 
     let stages = [Upload, Compute, Download, Copy, Host].map(|stage| (stage, ratio(length(&all_of(&[stage])), wall)));
     let exposed = ratio(smaller, wall) * (1.0 - overlap);
     let advice = advise(stages, ratio(gpu_idle, wall), ratio(host_wait, wall), overlap, exposed);
-    Metrics { wall, lanes, overlap, gpu_idle, host_wait, concurrency: ratio(work, wall), advice }
+    Metrics { wall, tracks, overlap, gpu_idle, host_wait, concurrency: ratio(work, wall), advice }
 }
 
 /// Says what limits the speed: a stage that is nearly always busy, or the reason why no stage is.
@@ -164,8 +164,8 @@ impl Metrics {
     /// use std::time::Duration;
     /// use thalweg::{Activity, Span, Trace};
     ///
-    /// let span = |lane: &str, activity, start, end| Span {
-    ///     lane: lane.into(),
+    /// let span = |track: &str, activity, start, end| Span {
+    ///     track: track.into(),
     ///     label: "".into(),
     ///     activity,
     ///     start: Duration::from_millis(start),
@@ -173,7 +173,7 @@ impl Metrics {
     /// };
     /// let trace: Trace = [span("up", Activity::Upload, 0, 8), span("gpu", Activity::Compute, 2, 10)].into_iter().collect();
     /// let metrics = trace.metrics();
-    /// assert_eq!(metrics.concurrency, 1.6); // both lanes were busy, mostly at once
+    /// assert_eq!(metrics.concurrency, 1.6); // both tracks were busy, mostly at once
     /// assert_eq!(metrics.speedup_over(Duration::from_millis(12)), 1.2); // but alone, each copy and kernel was faster
     /// ```
     pub fn speedup_over(&self, serial: Duration) -> f64 {
@@ -183,7 +183,7 @@ impl Metrics {
     /// Says in the advice how near uploads came to their limit. `bytes` were uploaded in all, over
     /// a link that carries at most `limit` bytes per second. Changes nothing if the trace is empty
     /// or `limit` is not positive.
-    pub fn against_upload_limit(mut self, bytes: u64, limit: f64) -> Self {
+    pub fn with_upload_limit(mut self, bytes: u64, limit: f64) -> Self {
         if self.wall.is_zero() || limit <= 0.0 {
             return self;
         }
@@ -202,13 +202,13 @@ impl Metrics {
 impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = |part: Duration| 100.0 * ratio(part, self.wall);
-        for lane in &self.lanes {
-            writeln!(f, "{:24} busy {:3.0} %", lane.lane, 100.0 * lane.utilisation)?;
+        for track in &self.tracks {
+            writeln!(f, "{:24} busy {:3.0} %", track.track, 100.0 * track.utilization)?;
         }
         writeln!(f, "{:24} {:8.0} %", "copies hidden by kernels", 100.0 * self.overlap)?;
         writeln!(f, "{:24} {:8.0} %", "device idle", percent(self.gpu_idle))?;
         writeln!(f, "{:24} {:8.0} %", "host waits", percent(self.host_wait))?;
-        writeln!(f, "{:24} {:8.2}", "lanes busy on average", self.concurrency)?;
+        writeln!(f, "{:24} {:8.2}", "tracks busy on average", self.concurrency)?;
         write!(f, "{}", self.advice)
     }
 }

@@ -11,7 +11,7 @@
 //! | `trace` | finished spans on one axis |
 //! | `metrics`, `labels`, `svg`, `export` | what a trace says, shows and writes |
 //! | `clock` | the axis: times of the host and of the device |
-//! | `names` | names of lanes, and labels |
+//! | `names` | names of tracks, and labels |
 //! | `recorder` | spans while they are recorded, and the thread that takes their times |
 //! | `concurrency` | a check that two streams run at once |
 
@@ -32,7 +32,7 @@ use std::sync::Arc;
 pub use activity::Activity;
 pub use concurrency::{Concurrency, concurrency_check};
 pub use labels::{ByLabel, LabelMetrics};
-pub use metrics::{LaneMetrics, Metrics};
+pub use metrics::{Metrics, TrackMetrics};
 pub use trace::{Span, Trace};
 
 use self::clock::Untyped;
@@ -41,10 +41,10 @@ use crate::brand::LiveBrand;
 use crate::driver::nvtx;
 use crate::error::Result;
 use crate::runtime::device::Device;
-use crate::runtime::tally::Stall;
+use crate::runtime::sync_stats::HostWait;
 use crate::stream::Stream;
 
-/// Records labelled spans on streams and on the host, and places them on one axis. It is a handle:
+/// Records labeled spans on streams and on the host, and places them on one axis. It is a handle:
 /// its clones record the same timeline.
 ///
 /// Recording waits for nothing. A span on a stream costs the host two event records and two short
@@ -79,15 +79,15 @@ use crate::stream::Stream;
 /// A span lasts from the moment at which the stream reaches the first event to the moment at which
 /// it reaches the second. So it covers the work between them. It also covers any wait between them
 /// for another stream, or for a copy engine that another stream uses: enqueue waits
-/// ([`hand`](Stream::hand), [`wait`](Stream::wait)) outside of spans. If the stream was idle, the
-/// span begins when the first event arrives, some microseconds before the work does.
+/// ([`hand_off`](Stream::hand_off), [`wait`](Stream::wait)) outside of spans. If the stream was
+/// idle, the span begins when the first event arrives, some microseconds before the work does.
 ///
 /// # Precision
 ///
 /// Device times have the resolution of the device's timed events, about 0.5 us. They stay as
 /// precise in long runs. The driver gives differences as 32-bit floating point milliseconds, so
 /// every four seconds of recording are measured from an event of their own. Host and device are
-/// aligned to [`Trace::alignment`], a few us. The CPU device uses the host's clock.
+/// aligned to [`Trace::clock_uncertainty`], a few us. The CPU device uses the host's clock.
 #[derive(Clone)]
 pub struct Timeline(Option<Arc<Recorder>>);
 
@@ -102,23 +102,23 @@ impl Timeline {
     }
 
     /// Makes a timeline that records nothing: every method just runs `f`.
-    pub fn off() -> Self {
+    pub fn disabled() -> Self {
         Self(None)
     }
 
     /// Returns whether this timeline records.
-    pub fn is_on(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Returns the label of the `n`-th of a row of equal spans, or an empty text, which takes no memory, if
-    /// this timeline does not record.
+    /// Returns the label of the `n`-th of a row of equal spans, or an empty text, which takes no
+    /// memory, if this timeline does not record.
     pub(crate) fn label(&self, what: &str, n: usize) -> String {
-        if self.is_on() { format!("{what} {n}") } else { String::new() }
+        if self.is_enabled() { format!("{what} {n}") } else { String::new() }
     }
 
     /// Runs `f`, which enqueues on `stream`, and records what it enqueues as one span on the
-    /// stream's lane. Waits for nothing.
+    /// stream's track. Waits for nothing.
     ///
     /// If `f` fails, nothing is recorded.
     ///
@@ -151,17 +151,18 @@ impl Timeline {
         }
     }
 
-    /// Runs `f` on the host, and records it as a span on lane `lane`.
-    pub fn host<T>(&self, lane: &str, label: &str, f: impl FnOnce() -> T) -> T {
-        self.on_host(lane, Activity::Host, label, f)
+    /// Runs `f` on the host, and records it as a span on track `with_stream`.
+    pub fn host<T>(&self, track: &str, label: &str, f: impl FnOnce() -> T) -> T {
+        self.on_host(track, Activity::Host, label, f)
     }
 
-    /// Runs `f`, which makes the host wait, and records it as a span of waiting on lane `lane`.
-    pub fn wait<T>(&self, lane: &str, label: &str, f: impl FnOnce() -> T) -> T {
-        self.on_host(lane, Activity::Wait, label, f)
+    /// Runs `f`, which makes the host wait, and records it as a span of waiting on track
+    /// `with_stream`.
+    pub fn wait<T>(&self, track: &str, label: &str, f: impl FnOnce() -> T) -> T {
+        self.on_host(track, Activity::Wait, label, f)
     }
 
-    fn on_host<T>(&self, lane: &str, activity: Activity, label: &str, f: impl FnOnce() -> T) -> T {
+    fn on_host<T>(&self, track: &str, activity: Activity, label: &str, f: impl FnOnce() -> T) -> T {
         let Some(recorder) = &self.0 else { return f() };
         let start = recorder.now();
         let value = {
@@ -169,17 +170,17 @@ impl Timeline {
             f()
         };
         let end = recorder.now();
-        recorder.host(lane, activity, label, start, end);
+        recorder.host(track, activity, label, start, end);
         value
     }
 
-    /// Names the lane of a stream. Without a name, a lane is called after the last segment of the
+    /// Names the track of a stream. Without a name, a track is called after the last segment of the
     /// stream's tag, or `stream 7` if the stream has no tag.
     ///
-    /// If another lane already has the name, the stream's number is added.
+    /// If another track already has the name, the stream's number is added.
     pub fn name<S: LiveBrand>(&self, stream: &Stream<S>, name: &str) {
         let Some(recorder) = &self.0 else { return };
-        recorder.name(stream.serial(), name);
+        recorder.name(stream.unique_id(), name);
     }
 
     /// Waits on the host until every span is complete, and returns the spans recorded since the
@@ -192,7 +193,7 @@ impl Timeline {
     #[track_caller]
     pub fn finish(&self) -> Result<Trace> {
         let Some(recorder) = &self.0 else { return Ok(Trace::default()) };
-        let _stall = recorder.device().stall(Stall::Synchronize);
+        let _wait = recorder.device().host_wait(HostWait::Synchronize);
         recorder.finish()
     }
 }

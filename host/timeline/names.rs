@@ -1,55 +1,55 @@
-//! Names: those of the lanes, and the labels of spans.
+//! Names: those of the tracks, and the labels of spans.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-/// The lanes of a timeline, each with a name that no other lane has.
+/// The tracks of a timeline, each with a name that no other track has.
 #[derive(Default)]
-pub(super) struct Lanes {
+pub(super) struct Tracks {
     names: Vec<Arc<str>>,
     streams: HashMap<u64, u32>,
     hosts: HashMap<Arc<str>, u32>,
 }
 
-impl Lanes {
-    /// The lane of the stream with this serial number. `name` names a new lane.
+impl Tracks {
+    /// The track of the stream with this serial number. `name` names a new track.
     pub(super) fn stream(&mut self, serial: u64, name: impl FnOnce() -> String) -> u32 {
-        if let Some(&lane) = self.streams.get(&serial) {
-            return lane;
+        if let Some(&track) = self.streams.get(&serial) {
+            return track;
         }
         let name = self.unused(name(), serial);
-        let lane = self.add(name);
-        self.streams.insert(serial, lane);
-        lane
+        let track = self.add(name);
+        self.streams.insert(serial, track);
+        track
     }
 
-    /// The lane of the host that was asked for by this name.
+    /// The track of the host that was asked for by this name.
     pub(super) fn host(&mut self, name: &str) -> u32 {
-        if let Some(&lane) = self.hosts.get(name) {
-            return lane;
+        if let Some(&track) = self.hosts.get(name) {
+            return track;
         }
         let unused = self.unused(name.to_owned(), "host");
-        let lane = self.add(unused);
-        self.hosts.insert(name.into(), lane);
-        lane
+        let track = self.add(unused);
+        self.hosts.insert(name.into(), track);
+        track
     }
 
     pub(super) fn rename(&mut self, serial: u64, name: &str) {
-        let lane = self.stream(serial, || name.to_owned()) as usize;
-        if *self.names[lane] != *name {
-            self.names[lane] = "".into(); // so that the lane does not collide with its own old name
-            self.names[lane] = self.unused(name.to_owned(), serial);
+        let track = self.stream(serial, || name.to_owned()) as usize;
+        if *self.names[track] != *name {
+            self.names[track] = "".into(); // so that the track does not collide with its own old name
+            self.names[track] = self.unused(name.to_owned(), serial);
         }
     }
 
-    pub(super) fn name(&self, lane: u32) -> Arc<str> {
-        self.names[lane as usize].clone()
+    pub(super) fn name(&self, track: u32) -> Arc<str> {
+        self.names[track as usize].clone()
     }
 
-    /// The name, with a note added if another lane has that name.
+    /// The name, with a note added if another track has that name.
     fn unused(&self, name: String, note: impl fmt::Display) -> Arc<str> {
-        let taken = self.names.iter().any(|lane| **lane == *name);
+        let taken = self.names.iter().any(|track| **track == *name);
         if taken { format!("{name} ({note})").into() } else { name.into() }
     }
 
@@ -78,10 +78,10 @@ impl Labels {
     }
 }
 
-/// Names the lane of a stream after its tag: the last segment of each path in the name of the tag's
-/// type.
+/// Names the track of a stream after its tag: the last segment of each path in the name of the
+/// tag's type.
 pub(super) fn of_stream(tag: &str, serial: u64) -> String {
-    if tag.starts_with(concat!(env!("CARGO_CRATE_NAME"), "::lane::")) {
+    if tag.starts_with(concat!(env!("CARGO_CRATE_NAME"), "::any_stream::")) {
         return format!("stream {serial}");
     }
     let paths = tag.split(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | ':' | '{' | '}' | '#')));
@@ -94,11 +94,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_are_called_as_their_tags() {
+    fn tracks_are_called_as_their_tags() {
         assert_eq!(of_stream("demo::main::Upload", 3), "Upload");
         assert_eq!(of_stream("demo::main::{{closure}}::Upload", 3), "Upload");
         assert_eq!(of_stream("thalweg::brand::Within<demo::Left, demo::Upload>", 3), "Left Upload");
-        assert_eq!(of_stream(std::any::type_name::<crate::Lane<'_>>(), 7), "stream 7");
+        assert_eq!(of_stream(std::any::type_name::<crate::Scoped<'_>>(), 7), "stream 7");
         assert_eq!(of_stream(std::any::type_name::<crate::PerThread<'_>>(), 7), "stream 7");
     }
 }

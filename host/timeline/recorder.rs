@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::activity::Activity;
 use super::clock::{Base, Clock, Times, Untyped};
-use super::names::{self, Labels, Lanes};
+use super::names::{self, Labels, Tracks};
 use super::trace::{Span, Trace};
 use crate::driver::beside_captures;
 use crate::error::{Error, Result};
@@ -49,7 +49,7 @@ pub(super) struct Recorder {
 #[derive(Default)]
 struct State {
     events: Vec<EventCell>,
-    lanes: Lanes,
+    tracks: Tracks,
     labels: Labels,
     /// The bases that device times are measured from. The first one is the origin.
     bases: Vec<Arc<Base>>,
@@ -60,7 +60,7 @@ struct State {
 
 /// A span that has begun, before its times are known.
 pub(super) struct Started {
-    lane: u32,
+    track: u32,
     base: u32,
     label: Arc<str>,
     start: EventCell,
@@ -74,7 +74,7 @@ struct Pending {
 
 /// A span whose times are known, in nanoseconds after the origin.
 struct Done {
-    lane: u32,
+    track: u32,
     activity: Activity,
     /// Whether a device clock that differs from the host's clock measured the times.
     device_clock: bool,
@@ -107,7 +107,7 @@ impl Recorder {
         self.clock.now()
     }
 
-    /// Begins a span: finds its lane, base, label and events.
+    /// Begins a span: finds its track, base, label and events.
     pub(super) fn begin(&self, stream: Untyped, tag: fn() -> &'static str, label: &str) -> Result<Started> {
         let device = self.device();
         if stream.device() != device {
@@ -118,7 +118,7 @@ impl Recorder {
         if state.events.len() < 2 && (self.wake.is_none() || state.pending.len() >= BEHIND) {
             self.resolve(&mut state, 2)?;
         }
-        let lane = state.lanes.stream(stream.serial(), || names::of_stream(tag(), stream.serial()));
+        let track = state.tracks.stream(stream.unique_id(), || names::of_stream(tag(), stream.unique_id()));
         let label = state.labels.get(label);
         let pair = state.events.pop().zip(state.events.pop());
         let mut base = state.bases.len() as u32 - 1; // the origin is always there
@@ -135,7 +135,7 @@ impl Recorder {
             base = state.bases.len() as u32;
             state.bases.push(Arc::new(mark));
         }
-        Ok(Started { lane, base, label, start, end })
+        Ok(Started { track, base, label, start, end })
     }
 
     /// Records the start of a span.
@@ -162,16 +162,16 @@ impl Recorder {
     }
 
     /// Adds a span of the host.
-    pub(super) fn host(&self, lane: &str, activity: Activity, label: &str, start: i64, end: i64) {
+    pub(super) fn host(&self, track: &str, activity: Activity, label: &str, start: i64, end: i64) {
         let mut state = lock(&self.state);
-        let lane = state.lanes.host(lane);
+        let track = state.tracks.host(track);
         let label = state.labels.get(label);
-        state.done.push(Done { lane, activity, device_clock: false, label, start, end });
+        state.done.push(Done { track, activity, device_clock: false, label, start, end });
     }
 
-    /// Names the lane of a stream.
+    /// Names the track of a stream.
     pub(super) fn name(&self, serial: u64, name: &str) {
-        lock(&self.state).lanes.rename(serial, name);
+        lock(&self.state).tracks.rename(serial, name);
     }
 
     /// Takes the times of spans that the device has finished, until fewer than a batch are pending.
@@ -227,7 +227,7 @@ impl Recorder {
     /// Waits on the host until every pending span is complete, and takes all spans.
     pub(super) fn finish(&self) -> Result<Trace> {
         // Before the lock: its holder may wait for the host function that this call is made in.
-        self.device().usable()?;
+        self.device().ensure_usable()?;
         let _resolving = lock(&self.resolving);
         let (pending, bases) = {
             let mut state = lock(&self.state);
@@ -252,7 +252,7 @@ impl Recorder {
                 Duration::from_nanos(at.max(0) as u64)
             };
             Span {
-                lane: state.lanes.name(span.lane),
+                track: state.tracks.name(span.track),
                 label: span.label,
                 activity: span.activity,
                 start: on_axis(span.start),
@@ -268,7 +268,7 @@ impl State {
     /// Keeps the known times of a span, and frees its events.
     fn settle(&mut self, activity: Activity, span: Started, Times { device_clock, start, end }: Times) {
         self.events.extend([span.start, span.end]);
-        self.done.push(Done { lane: span.lane, activity, device_clock, label: span.label, start, end });
+        self.done.push(Done { track: span.track, activity, device_clock, label: span.label, start, end });
     }
 }
 
@@ -305,7 +305,7 @@ mod tests {
             let trace = recorder.finish().unwrap();
             assert_eq!(trace.spans().len(), SPANS);
             assert!(trace.spans().windows(2).all(|w| w[0].end <= w[1].start + Duration::from_micros(2)));
-            device.park(stream.inner());
+            device.recycle_stream(stream.inner());
         }
     }
 }

@@ -11,9 +11,9 @@ const WIDTH: f64 = 900.0;
 const TOP: f64 = 56.0;
 /// The height of a row of bars.
 const ROW: f64 = 22.0;
-/// The space between lanes.
+/// The space between tracks.
 const GAP: f64 = 8.0;
-/// The space to the right of the bars, for how busy the lane is.
+/// The space to the right of the bars, for how busy the track is.
 const RIGHT: f64 = 52.0;
 /// The width of a character of the font, rather too wide than too narrow.
 const CHARACTER: f64 = 6.4;
@@ -21,9 +21,9 @@ const CHARACTER: f64 = 6.4;
 /// drawn.
 const HAIR: f64 = 1.0;
 
-/// The colours of a bar and of its text. Colour-blind readers can tell them apart too (Okabe and
+/// The colors of a bar and of its text. Color-blind readers can tell them apart too (Okabe and
 /// Ito).
-fn colours(activity: Activity) -> (&'static str, &'static str) {
+fn colors(activity: Activity) -> (&'static str, &'static str) {
     match activity {
         Activity::Upload => ("#0072b2", "#ffffff"),
         Activity::Compute => ("#f0a30a", "#000000"),
@@ -59,21 +59,21 @@ fn step(wall: f64) -> f64 {
 }
 
 impl Trace {
-    /// The trace as a picture, with a lane for each stream and for each lane of the host. Time runs
-    /// to the right.
+    /// The trace as a picture, with a track for each stream and for each track of the host. Time
+    /// runs to the right.
     pub fn to_svg(&self) -> String {
         draw(self)
     }
 }
 
 fn draw(trace: &Trace) -> String {
-    let lanes = trace.lanes();
+    let tracks = trace.tracks();
     let (start, end) = trace.extent();
     let wall = (end - start).as_secs_f64();
-    let longest = lanes.iter().map(|lane| lane.name.chars().count()).max().unwrap_or(0).clamp(6, 28);
+    let longest = tracks.iter().map(|track| track.name.chars().count()).max().unwrap_or(0).clamp(6, 28);
     let left = longest as f64 * CHARACTER + 20.0;
     let scale = (WIDTH - RIGHT - left) / wall.max(1e-12);
-    let bottom = TOP + lanes.iter().map(|lane| lane.rows as f64 * ROW + GAP).sum::<f64>();
+    let bottom = TOP + tracks.iter().map(|track| track.rows as f64 * ROW + GAP).sum::<f64>();
     let height = bottom + 64.0;
     let metrics = trace.metrics();
 
@@ -93,7 +93,7 @@ fn draw(trace: &Trace) -> String {
     let mut x = left;
     for activity in Activity::ALL {
         if trace.spans().iter().any(|span| span.activity == activity) {
-            let (fill, _) = colours(activity);
+            let (fill, _) = colors(activity);
             put(format_args!(r#"<rect x="{x:.1}" y="34" width="12" height="12" rx="2" fill="{fill}"/>"#));
             put(format_args!(r#"<text x="{:.1}" y="44">{}</text>"#, x + 17.0, activity.name()));
             x += 17.0 + activity.name().len() as f64 * CHARACTER + 18.0;
@@ -124,9 +124,9 @@ fn draw(trace: &Trace) -> String {
     let lane_width = WIDTH - RIGHT - left;
 
     let mut y = TOP;
-    for lane in &lanes {
-        let tall = lane.rows as f64 * ROW;
-        let name: String = lane.name.chars().take(28).collect();
+    for track in &tracks {
+        let tall = track.rows as f64 * ROW;
+        let name: String = track.name.chars().take(28).collect();
         put(format_args!(
             r##"<rect x="{left:.1}" y="{y:.1}" width="{lane_width:.1}" height="{tall:.1}" fill="#f1f4f7"/>"##
         ));
@@ -147,16 +147,16 @@ fn draw(trace: &Trace) -> String {
     ));
 
     let mut y = TOP;
-    for lane in &lanes {
-        let mut drawn = vec![f64::NEG_INFINITY; lane.rows];
-        for (row, span) in &lane.spans {
+    for track in &tracks {
+        let mut drawn = vec![f64::NEG_INFINITY; track.rows];
+        for (row, span) in &track.spans {
             let from = left + (span.start - start).as_secs_f64() * scale;
-            let width = (span.length().as_secs_f64() * scale).max(HAIR);
+            let width = (span.duration().as_secs_f64() * scale).max(HAIR);
             if width <= HAIR && from < drawn[*row] {
                 continue;
             }
             drawn[*row] = from + width;
-            let (fill, ink) = colours(span.activity);
+            let (fill, ink) = colors(span.activity);
             let top = y + *row as f64 * ROW + 2.0;
             // Leave a seam between bars that touch.
             let shown = if width > 3.0 { width - 0.6 } else { width };
@@ -165,7 +165,7 @@ fn draw(trace: &Trace) -> String {
                 ROW - 4.0,
                 escaped(&span.label),
                 span.activity.name(),
-                short(span.length()),
+                short(span.duration()),
                 short(span.start - start),
             ));
             // If the label does not fit, its last word may, which is often a number.
@@ -180,19 +180,19 @@ fn draw(trace: &Trace) -> String {
                 ));
             }
         }
-        let busy = covered(lane.spans.iter().map(|(_, span)| *span)).as_secs_f64() / wall.max(1e-12);
+        let busy = covered(track.spans.iter().map(|(_, span)| *span)).as_secs_f64() / wall.max(1e-12);
         put(format_args!(
             r##"<text x="{:.1}" y="{:.1}" fill="#52606d">{:.0} %</text>"##,
             WIDTH - RIGHT + 8.0,
-            y + lane.rows as f64 * ROW / 2.0 + 4.0,
+            y + track.rows as f64 * ROW / 2.0 + 4.0,
             100.0 * busy
         ));
-        y += lane.rows as f64 * ROW + GAP;
+        y += track.rows as f64 * ROW + GAP;
     }
 
     let share = |part: Duration| 100.0 * part.as_secs_f64() / wall.max(1e-12);
     put(format_args!(
-        r#"<text x="12" y="{:.1}">copies hidden by kernels {:.0} %, device idle {:.0} %, host waits {:.0} %, {:.2} lanes busy on average</text>"#,
+        r#"<text x="12" y="{:.1}">copies hidden by kernels {:.0} %, device idle {:.0} %, host waits {:.0} %, {:.2} tracks busy on average</text>"#,
         bottom + 36.0,
         100.0 * metrics.overlap,
         share(metrics.gpu_idle),

@@ -8,8 +8,8 @@ use super::activity::Activity;
 /// A piece of work and the time it took.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The lane of a stream or of the host.
-    pub lane: Arc<str>,
+    /// The track of a stream or of the host.
+    pub track: Arc<str>,
     /// A description of the work.
     pub label: Arc<str>,
     /// The kind of work.
@@ -22,7 +22,7 @@ pub struct Span {
 
 impl Span {
     /// Returns the duration of the span.
-    pub fn length(&self) -> Duration {
+    pub fn duration(&self) -> Duration {
         self.end.saturating_sub(self.start)
     }
 }
@@ -34,8 +34,8 @@ impl Span {
 /// use std::time::Duration;
 /// use thalweg::{Activity, Span, Trace};
 ///
-/// let span = |lane: &str, activity, start, end| Span {
-///     lane: lane.into(),
+/// let span = |track: &str, activity, start, end| Span {
+///     track: track.into(),
 ///     label: "chunk".into(),
 ///     activity,
 ///     start: Duration::from_millis(start),
@@ -60,10 +60,10 @@ pub struct Trace {
     alignment: Duration,
 }
 
-/// The spans of a lane. Each is in a row in which it overlaps no earlier span.
-pub(super) struct Lane<'t> {
+/// The spans of a track. Each is in a row in which it overlaps no earlier span.
+pub(super) struct Track<'t> {
     pub(super) name: &'t str,
-    /// Whether the lane has no work of a stream.
+    /// Whether the track has no work of a stream.
     pub(super) host: bool,
     pub(super) spans: Vec<(usize, &'t Span)>,
     pub(super) rows: usize,
@@ -89,7 +89,7 @@ impl Trace {
     }
 
     /// Returns the largest difference of the clocks of host and device. Zero if both use one clock.
-    pub fn alignment(&self) -> Duration {
+    pub fn clock_uncertainty(&self) -> Duration {
         self.alignment
     }
 
@@ -104,25 +104,25 @@ impl Trace {
         (start, self.spans.iter().map(|span| span.end).max().unwrap_or(start))
     }
 
-    /// The lanes of the host, then those of streams, both in order of their first spans.
-    pub(super) fn lanes(&self) -> Vec<Lane<'_>> {
-        let mut lanes: Vec<(Lane<'_>, Vec<Duration>)> = Vec::new();
+    /// The tracks of the host, then those of streams, both in order of their first spans.
+    pub(super) fn tracks(&self) -> Vec<Track<'_>> {
+        let mut tracks: Vec<(Track<'_>, Vec<Duration>)> = Vec::new();
         for span in &self.spans {
-            let at = lanes.iter().position(|(lane, _)| *lane.name == *span.lane).unwrap_or_else(|| {
-                lanes.push((Lane { name: &span.lane, host: true, spans: Vec::new(), rows: 0 }, Vec::new()));
-                lanes.len() - 1
+            let at = tracks.iter().position(|(track, _)| *track.name == *span.track).unwrap_or_else(|| {
+                tracks.push((Track { name: &span.track, host: true, spans: Vec::new(), rows: 0 }, Vec::new()));
+                tracks.len() - 1
             });
-            let (lane, ends) = &mut lanes[at];
+            let (track, ends) = &mut tracks[at];
             let row = ends.iter().position(|&end| end <= span.start).unwrap_or_else(|| {
                 ends.push(Duration::ZERO);
                 ends.len() - 1
             });
             ends[row] = span.end;
-            lane.rows = ends.len();
-            lane.host &= matches!(span.activity, Activity::Host | Activity::Wait);
-            lane.spans.push((row, span));
+            track.rows = ends.len();
+            track.host &= matches!(span.activity, Activity::Host | Activity::Wait);
+            track.spans.push((row, span));
         }
-        lanes.sort_by_key(|(lane, _)| !lane.host);
-        lanes.into_iter().map(|(lane, _)| lane).collect()
+        tracks.sort_by_key(|(track, _)| !track.host);
+        tracks.into_iter().map(|(track, _)| track).collect()
     }
 }

@@ -3,15 +3,16 @@
 //!
 //! The batch has the given files in turn. Each time is the median of 15 runs by the host's clock:
 //! reading the headers and copying the coded data into page-locked memory, then everything on the
-//! device, the upload included, and then both, where the host reads a batch while the device decodes
-//! the one before. `decode returns after` is the host's time to enqueue. `RAYON_NUM_THREADS` sets the
-//! threads that read. With `--read` before BATCH, it only reads. Without arguments, it decodes a golden file 4 times and says so: CI runs it like this.
+//! device, the upload included, and then both, where the host reads a batch while the device
+//! decodes the one before. `decode returns after` is the host's time to enqueue.
+//! `RAYON_NUM_THREADS` sets the threads that read. With `--read` before BATCH, it only reads.
+//! Without arguments, it decodes a golden file 4 times and says so: CI runs it like this.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use thalweg::{Device, Error, Event, stream_tags};
-use thalweg_jpeg::{Decoder, Images};
+use thalweg_jpeg::{DecodedImages, Decoder};
 
 stream_tags!(Decode);
 
@@ -71,7 +72,7 @@ fn main() -> Result<(), Error> {
         let read = decoder.read(&batch)?;
         let images = decoder.decode(&stream, read)?;
         if let Some(before) = before.replace(images) {
-            let done: Images = Event::synchronize(before)?;
+            let done: DecodedImages = Event::synchronize(before)?;
             decoder.recycle(Event::ready(done));
         }
         if run >= 4 {

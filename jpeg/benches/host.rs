@@ -1,12 +1,13 @@
 //! Measures the host's decoding of JPEG files, one at a time on one thread, beside zune-jpeg and
 //! libjpeg-turbo: `cargo bench -p thalweg-jpeg --bench host -- --full [--python PYTHON]`
 //!
-//! The files are a photograph, enlarged to 1080p and 4K with some noise, at three qualities, baseline and
-//! progressive, with chroma halved in both directions, or not at the highest quality. Other files may be named
-//! instead. All decode by turns, and each time is the shortest of the rounds, because other work on the machine only makes
-//! one longer. With `--python`, a Python that has Pillow decodes the same files between the rounds, which is
-//! libjpeg-turbo. The pixels of zune-jpeg differ, and those of Pillow are compared. Without arguments, it decodes a
-//! small image a few times: CI runs it like this.
+//! The files are a photograph, enlarged to 1080p and 4K with some noise, at three qualities,
+//! baseline and progressive, with chroma halved in both directions, or not at the highest quality.
+//! Other files may be named instead. All decode by turns, and each time is the shortest of the
+//! rounds, because other work on the machine only makes one longer. With `--python`, a Python that
+//! has Pillow decodes the same files between the rounds, which is libjpeg-turbo. The pixels of
+//! zune-jpeg differ, and those of Pillow are compared. Without arguments, it decodes a small image
+//! a few times: CI runs it like this.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -41,7 +42,8 @@ fn photograph(height: usize, width: usize) -> Vec<u8> {
     HostDecoder::new().decode(&file, &mut pixels).expect("a photograph");
     let mut noise = 1u64;
     let mut enlarged = Vec::with_capacity(3 * height * width);
-    // Three photographs across a 4K image, so that there is about as much detail as in one of a camera.
+    // Three photographs across a 4K image, so that there is about as much detail as in one of a
+    // camera.
     let scale = 3 * own_width;
     for y in 0..height {
         for x in 0..width {

@@ -3,14 +3,15 @@
 use crate::error::JpegError;
 use crate::huffman::Huffman;
 
-/// Codes of up to this many bits, with the value that follows if it fits too, are found by one access.
+/// Codes of up to this many bits, with the value that follows if it fits too, are found by one
+/// access.
 const LOOK: u32 = 10;
 
 /// A Huffman table as the host looks codes up in it.
 pub(crate) struct Table {
-    /// For the next [`LOOK`] bits: the bits to take, in the low 8 bits; the symbol in the next 8; and above them, if
-    /// the value of the symbol fits into these bits too, that value, which is not 0. The bits to take are then
-    /// those of both. All are 0 if the code is longer.
+    /// For the next [`LOOK`] bits: the bits to take, in the low 8 bits; the symbol in the next 8;
+    /// and above them, if the value of the symbol fits into these bits too, that value, which is
+    /// not 0. The bits to take are then those of both. All are 0 if the code is longer.
     fast: [u32; 1 << LOOK],
     /// One past the last code of each length, with the bits that follow it up to 16.
     limits: [u32; 17],
@@ -50,7 +51,8 @@ impl Table {
         table
     }
 
-    /// Finds a code that is longer than [`LOOK`] bits. Returns its length, which is 0 if there is none, and its symbol.
+    /// Finds a code that is longer than [`LOOK`] bits. Returns its length, which is 0 if there is
+    /// none, and its symbol.
     #[cold]
     fn long(&self, word: u64) -> (u32, u32) {
         let code = (word >> 48) as u32;
@@ -92,7 +94,8 @@ impl Segment {
         self.bytes.reserve_exact(bytes);
     }
 
-    /// Takes the data from `at` up to the next marker. Returns where that marker is, or where the file ends.
+    /// Takes the data from `at` up to the next marker. Returns where that marker is, or where the
+    /// file ends.
     pub(crate) fn load(&mut self, file: &[u8], mut at: usize) -> usize {
         self.bytes.clear();
         loop {
@@ -121,7 +124,8 @@ impl Segment {
     }
 }
 
-/// A place in a segment. Past its end there are bits that are 0: [`Bits::check`] says whether any were taken.
+/// A place in a segment. Past its end there are bits that are 0: [`Bits::check`] says whether any
+/// were taken.
 #[derive(Clone, Copy)]
 pub(crate) struct Bits<'s> {
     bytes: &'s [u8],

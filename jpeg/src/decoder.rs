@@ -15,9 +15,9 @@ const SPARE: usize = 4;
 
 /// The status of each file of a batch.
 ///
-/// On a stream it has the form [`ReportOn<S>`](ReportOn).
+/// On a stream it has the form [`DecodeStatusOn<S>`](DecodeStatusOn).
 #[derive(Debug, Resource)]
-pub struct Report {
+pub struct DecodeStatus {
     /// The errors that the kernels found, for each image.
     status: PinnedBuffer<u32>,
     #[resource(plain)]
@@ -26,31 +26,31 @@ pub struct Report {
 
 /// Decoded images on the device, one after another. [`Decoder::decode`] makes it.
 ///
-/// On a stream it has the form [`ImagesOn<S>`](ImagesOn). The pixels of a file that failed are
-/// arbitrary, and are there only if its header could be read.
+/// On a stream it has the form [`DecodedImagesOn<S>`](DecodedImagesOn). The pixels of a file that
+/// failed are arbitrary, and are there only if its header could be read.
 #[derive(Debug, Resource)]
 #[resource(unzip)]
-pub struct Images {
-    /// The pixels: upright interleaved RGB, [H, W, 3] for each image. Each image begins at a multiple
-    /// of 16 bytes, where [`Images::image`] says. The bytes between two images and after the last one
-    /// are arbitrary.
+pub struct DecodedImages {
+    /// The pixels: upright interleaved RGB, [H, W, 3] for each image. Each image begins at a
+    /// multiple of 16 bytes, where [`DecodedImages::image`] says. The bytes between two images and
+    /// after the last one are arbitrary.
     pub rgb: DeviceBuffer<u8>,
     /// The status of each file.
-    pub report: Report,
+    pub report: DecodeStatus,
 }
 
 /// An image of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Image {
+pub struct DecodedImage {
     /// The number of rows.
     pub height: u32,
     /// The number of columns.
     pub width: u32,
-    /// The range of its bytes in [`Images::rgb`].
+    /// The range of its bytes in [`DecodedImages::rgb`].
     pub bytes: Range<usize>,
 }
 
-impl Report {
+impl DecodeStatus {
     /// Returns the number of files of the batch.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -70,10 +70,10 @@ impl Report {
     ///
     /// # Panics
     /// There is no such file.
-    pub fn image(&self, index: usize) -> Result<Image, JpegError> {
+    pub fn image(&self, index: usize) -> Result<DecodedImage, JpegError> {
         let Place { number, height, width, start } = self.files[index]?;
         match self.status[number] {
-            0 => Ok(Image { height, width, bytes: start..start + 3 * height as usize * width as usize }),
+            0 => Ok(DecodedImage { height, width, bytes: start..start + 3 * height as usize * width as usize }),
             // Where pieces are out of step, nothing else that they say counts.
             status if status & 4 != 0 => Err(JpegError::Unsupported(Unsupported::Steps)),
             status if status & 1 != 0 => Err(JpegError::BrokenData),
@@ -82,7 +82,7 @@ impl Report {
     }
 }
 
-impl Images {
+impl DecodedImages {
     /// Returns the number of files of the batch.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -95,32 +95,32 @@ impl Images {
         self.report.is_empty()
     }
 
-    /// Returns where the image of file `index` lies, as [`Report::image`] does.
+    /// Returns where the image of file `index` lies, as [`DecodeStatus::image`] does.
     ///
     /// # Errors
     /// The file was not decoded. The other files of the batch are not affected.
     ///
     /// # Panics
     /// There is no such file.
-    pub fn image(&self, index: usize) -> Result<Image, JpegError> {
+    pub fn image(&self, index: usize) -> Result<DecodedImage, JpegError> {
         self.report.image(index)
     }
 }
 
 /// A batch of files, read on the host: their headers, and their coded data in page-locked memory as
 /// the kernels take it. [`Decoder::read`] makes it with memory that the decoder keeps, and
-/// [`Batch::new`] on any thread without a decoder.
+/// [`EncodedBatch::new`] on any thread without a decoder.
 #[derive(Debug)]
-pub struct Batch {
+pub struct EncodedBatch {
     plan: Plan,
     files: Vec<Result<Place, JpegError>>,
 }
 
-impl Batch {
+impl EncodedBatch {
     /// Reads the headers of files, and copies their coded data into page-locked memory of `device`,
     /// without the stuffing. From 1 MiB on, several threads do it.
     ///
-    /// A file that cannot be decoded does not affect the others: [`Report::image`] says why.
+    /// A file that cannot be decoded does not affect the others: [`DecodeStatus::image`] says why.
     ///
     /// # Errors
     /// There is no page-locked memory, or the device failed.
@@ -129,18 +129,18 @@ impl Batch {
         Self::read(device, &files, false, &mut Scratch::default())
     }
 
-    /// Like [`new`](Self::new), but leaves bytes free before the pixels of each file, for images that
-    /// come from elsewhere. Each file has the number of these bytes, which is rounded up to a multiple
-    /// of 16, before its content.
+    /// Like [`new`](Self::new), but leaves bytes free before the pixels of each file, for images
+    /// that come from elsewhere. Each file has the number of these bytes, which is rounded up to a
+    /// multiple of 16, before its content.
     ///
-    /// A file of which [`size`](crate::size) knows the size keeps the room of its pixels even if it is not
-    /// decoded, so the places of the images after it do not depend on it. [`decode`](Decoder::decode) would
-    /// allocate that room, however large the file claims to be; this is for
-    /// [`decode_into`](Decoder::decode_into), where the caller has it.
+    /// A file of which [`dimensions`](crate::dimensions) knows the size keeps the room of its
+    /// pixels even if it is not decoded, so the places of the images after it do not depend on it.
+    /// [`decode`](Decoder::decode) would allocate that room, however large the file claims to be;
+    /// this is for [`decode_into`](Decoder::decode_into), where the caller has it.
     ///
     /// # Errors
     /// The errors of [`new`](Self::new).
-    pub fn with_gaps(device: Device, files: &[(usize, &[u8])]) -> Result<Self> {
+    pub fn with_reserved_prefix(device: Device, files: &[(usize, &[u8])]) -> Result<Self> {
         Self::read(device, files, true, &mut Scratch::default())
     }
 
@@ -158,11 +158,12 @@ impl Batch {
 
 /// Decodes batches of JPEG files.
 ///
-/// It decodes baseline, extended sequential and progressive files of 8 bits with Huffman coding: gray, or
-/// three components with sampling factors 1 to 4, with any restart interval and any tables, up to 16384
-/// pixels a side. Of a file with several scans, as each progressive file is, the host decodes the scans to coefficients,
-/// and the device makes pixels of them. The pixels equal those of libjpeg-turbo with its default options, and
-/// the orientation is applied. Other files are [`JpegError::Unsupported`].
+/// It decodes baseline, extended sequential and progressive files of 8 bits with Huffman coding:
+/// gray, or three components with sampling factors 1 to 4, with any restart interval and any
+/// tables, up to 16384 pixels a side. Of a file with several scans, as each progressive file is,
+/// the host decodes the scans to coefficients, and the device makes pixels of them. The pixels
+/// equal those of libjpeg-turbo with its default options, and the orientation is applied. Other
+/// files are [`JpegError::Unsupported`].
 ///
 /// A decoder keeps its memory for later batches: page-locked memory in the pool of the device, and
 /// device memory itself. Pixels are kept if [`recycle`](Decoder::recycle) gets them back. So once
@@ -201,37 +202,38 @@ impl Decoder {
         Self { device, scratch: Scratch::default(), work: None, spare: Vec::new() }
     }
 
-    /// Takes the page-locked memory for coefficients of progressive files from a pool, instead of the device's own
-    /// one: 128 bytes for each block of 8 x 8, which is 3 bytes a pixel where chroma is halved in both directions. A
-    /// file for which the pool has none is [`JpegError::NoMemory`], and the others of its batch are decoded.
+    /// Takes the page-locked memory for coefficients of progressive files from a pool, instead of
+    /// the device's own one: 128 bytes for each block of 8 x 8, which is 3 bytes a pixel where
+    /// chroma is halved in both directions. A file for which the pool has none is
+    /// [`JpegError::NoMemory`], and the others of its batch are decoded.
     #[must_use]
     pub fn coefficients_from(mut self, pool: PinnedPool) -> Self {
         self.scratch.coefficients = Some(pool);
         self
     }
 
-    /// Reads files as [`Batch::new`] does, with memory of earlier batches.
+    /// Reads files as [`EncodedBatch::new`] does, with memory of earlier batches.
     ///
     /// # Errors
-    /// The errors of [`Batch::new`].
-    pub fn read(&mut self, files: &[&[u8]]) -> Result<Batch> {
+    /// The errors of [`EncodedBatch::new`].
+    pub fn read(&mut self, files: &[&[u8]]) -> Result<EncodedBatch> {
         let files: Vec<File<'_>> = files.iter().map(|file| (0, *file)).collect();
-        Batch::read(self.device, &files, false, &mut self.scratch)
+        EncodedBatch::read(self.device, &files, false, &mut self.scratch)
     }
 
-    /// Reads files as [`Batch::with_gaps`] does, with memory of earlier batches.
+    /// Reads files as [`EncodedBatch::with_reserved_prefix`] does, with memory of earlier batches.
     ///
     /// # Errors
-    /// The errors of [`Batch::new`].
-    pub fn read_with_gaps(&mut self, files: &[(usize, &[u8])]) -> Result<Batch> {
-        Batch::read(self.device, files, true, &mut self.scratch)
+    /// The errors of [`EncodedBatch::new`].
+    pub fn read_with_reserved_prefix(&mut self, files: &[(usize, &[u8])]) -> Result<EncodedBatch> {
+        EncodedBatch::read(self.device, files, true, &mut self.scratch)
     }
 
     /// Enqueues the upload of a batch and the kernels that decode it. Returns at once.
     ///
     /// # Errors
     /// There is no memory, or the device failed.
-    pub fn decode<S: LiveBrand>(&mut self, stream: &Stream<S>, batch: Batch) -> Result<Event<Images>> {
+    pub fn decode<S: LiveBrand>(&mut self, stream: &Stream<S>, batch: EncodedBatch) -> Result<Event<DecodedImages>> {
         let bytes = batch.rgb_bytes();
         let found = self.spare.iter().position(|event| event.len() >= bytes);
         let mut rgb = match found.map(|i| self.spare.remove(i)) {
@@ -239,27 +241,27 @@ impl Decoder {
             None => stream.alloc(if bytes == 0 { 0 } else { step(bytes) })?,
         };
         let report = self.enqueue(stream, batch, &mut rgb)?;
-        Ok(stream.record(ImagesOn { rgb, report })?)
+        Ok(stream.record(DecodedImagesOn { rgb, report })?)
     }
 
-    /// Like [`decode`](Self::decode), but writes the pixels to `rgb`, where [`Image::bytes`] says. If
-    /// `rgb` is too short for an image, that image is not written.
+    /// Like [`decode`](Self::decode), but writes the pixels to `rgb`, where [`DecodedImage::bytes`]
+    /// says. If `rgb` is too short for an image, that image is not written.
     ///
     /// # Errors
     /// The errors of [`decode`](Self::decode), or `rgb` does not begin at a multiple of 4 bytes.
     pub fn decode_into<S: LiveBrand>(
         &mut self,
         stream: &Stream<S>,
-        batch: Batch,
+        batch: EncodedBatch,
         rgb: &mut DeviceSlice<S, u8>,
-    ) -> Result<Event<Report>> {
+    ) -> Result<Event<DecodeStatus>> {
         let report = self.enqueue(stream, batch, rgb)?;
         Ok(stream.record(report)?)
     }
 
     /// Takes images back. Their device memory serves a later batch once the event is complete.
-    pub fn recycle(&mut self, images: Event<Images>) {
-        let ImagesEvents { rgb, .. } = images.unzip();
+    pub fn recycle(&mut self, images: Event<DecodedImages>) {
+        let DecodedImagesEvents { rgb, .. } = images.unzip();
         if rgb.device() != self.device || rgb.is_empty() {
             return;
         }
@@ -273,10 +275,10 @@ impl Decoder {
     fn enqueue<S: LiveBrand>(
         &mut self,
         stream: &Stream<S>,
-        batch: Batch,
+        batch: EncodedBatch,
         rgb: &mut DeviceSlice<S, u8>,
-    ) -> Result<ReportOn<S>> {
-        let Batch { plan, files } = batch;
+    ) -> Result<DecodeStatusOn<S>> {
+        let EncodedBatch { plan, files } = batch;
         let count = plan.totals.images;
         let mut found = stream.bind(stream.device().pinned::<u32>(count)?)?;
         if count > 0 {
@@ -288,7 +290,7 @@ impl Decoder {
             pixels(stream, made, [plan.most_pairs, plan.most_groups], rgb, &mut found)?;
             self.work = Some(stream.record(work)?);
         }
-        Ok(ReportOn { status: found, files })
+        Ok(DecodeStatusOn { status: found, files })
     }
 
     /// Returns memory of at least `len` words.
@@ -418,18 +420,18 @@ fn planes<'a, S: Brand>(stream: &Stream<S>, shape: &Shape, memory: Memory<'a, S>
             huffman: tables.slice(parts.huffman.clone())?,
             data: tables.slice(parts.data.clone())?,
         };
-        jpeg::synchronize(stream, &coded, states, counts)?;
-        jpeg::settle(stream, &coded, states, counts)?;
+        jpeg::find_sync_points(stream, &coded, states, counts)?;
+        jpeg::repair_sync_points(stream, &coded, states, counts)?;
         jpeg::offsets(stream, &coded, counts, places)?;
         jpeg::coefficients(stream, &coded, &Pieces { states, counts, places }, coefficients, status)?;
     }
-    let quantisation = tables.slice(parts.quantisation.clone())?;
-    jpeg::inverse_dct(stream, images, status, *most_blocks, quantisation, coefficients, planes.cast_mut())?;
+    let quantization = tables.slice(parts.quantization.clone())?;
+    jpeg::inverse_dct(stream, images, status, *most_blocks, quantization, coefficients, planes.cast_mut())?;
     Ok(Made { images, planes, status })
 }
 
-/// Enqueues the kernels that make pixels, and the download of what the kernels found. `most` are the largest numbers of groups
-/// of pixels of an image, of two rows and of one.
+/// Enqueues the kernels that make pixels, and the download of what the kernels found. `most` are
+/// the largest numbers of groups of pixels of an image, of two rows and of one.
 fn pixels<S: LiveBrand>(
     stream: &Stream<S>,
     made: Made<'_, S>,
@@ -440,7 +442,7 @@ fn pixels<S: LiveBrand>(
     let Made { images, planes, status } = made;
     let planes = &*planes.cast_mut();
     if most_pairs > 0 {
-        jpeg::photographs(stream, images, status, most_pairs, planes, rgb)?;
+        jpeg::colors_420(stream, images, status, most_pairs, planes, rgb)?;
     }
     if most_groups > 0 {
         jpeg::colors(stream, images, status, most_groups, planes, rgb)?;

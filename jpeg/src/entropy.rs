@@ -1,8 +1,8 @@
 //! The entropy decoder of scans, for the host: sequential ones (ITU-T T.81, F.2.2) and progressive
 //! ones (annex G).
 //!
-//! `order` gives the place in the block of each coefficient, which come in zigzag order. Data with a code that its table
-//! lacks, or with too many coefficients for a block or band, does not fit.
+//! `order` gives the place in the block of each coefficient, which come in zigzag order. Data with
+//! a code that its table lacks, or with too many coefficients for a block or band, does not fit.
 
 use crate::bits::{Bits, Table};
 
@@ -20,8 +20,9 @@ pub(crate) const BY_ROWS: [u8; 64] = {
     order
 };
 
-/// Decodes a block of a sequential scan, whose coefficients are 0 before. Returns one more than the place of the
-/// last coefficient that is not 0, in zigzag order, or a larger number. `None` if its codes do not fit.
+/// Decodes a block of a sequential scan, whose coefficients are 0 before. Returns one more than the
+/// place of the last coefficient that is not 0, in zigzag order, or a larger number. `None` if its
+/// codes do not fit.
 #[inline(always)]
 pub(crate) fn sequential(
     bits: &mut Bits<'_>,
@@ -66,8 +67,9 @@ pub(crate) struct Band {
     pub(crate) low: u32,
 }
 
-/// Decodes the upper bits of the coefficients of a band. `nonzero` are the coefficients that are not 0, by their places in
-/// zigzag order, and `run` counts the blocks of which the scan says no more.
+/// Decodes the upper bits of the coefficients of a band. `nonzero` are the coefficients that are
+/// not 0, by their places in zigzag order, and `run` counts the blocks of which the scan says no
+/// more.
 #[inline(always)]
 pub(crate) fn upper(
     bits: &mut Bits<'_>,
@@ -130,7 +132,8 @@ pub(crate) fn refine(
             1 => -bit,
             _ => return None,
         };
-        // Passes so many coefficients that are still 0, and gives those that are not their next bit.
+        // Passes so many coefficients that are still 0, and gives those that are not their next
+        // bit.
         while next <= band.last {
             if known >> next & 1 == 1 {
                 next_bit(bits, &mut block[place(order, next)], bit);

@@ -17,14 +17,15 @@ pub enum JpegError {
         /// A description of the defect.
         what: &'static str,
     },
-    /// The coded data of the image is broken: it contains a code that its tables do not have, or too
-    /// many coefficients for a block.
+    /// The coded data of the image is broken: it contains a code that its tables do not have, or
+    /// too many coefficients for a block.
     BrokenData,
     /// There is no page-locked memory for the coefficients of a progressive file.
     NoMemory,
     /// The pixels have no room in the memory that is there for them.
     NoRoom,
-    /// The file is a JPEG file of a kind that is not decoded. [`Unsupported::on_host`] says whether the host decodes it.
+    /// The file is a JPEG file of a kind that is not decoded. [`Unsupported::on_host`] says whether
+    /// the host decodes it.
     Unsupported(Unsupported),
 }
 
@@ -44,14 +45,16 @@ pub enum Unsupported {
     Components(u8),
     /// Four components, CMYK or YCCK. The host decodes them.
     Cmyk,
-    /// A quantisation table that changes between scans. The host decodes such files.
+    /// A quantization table that changes between scans. The host decodes such files.
     LateTables,
-    /// Scans that an encoder has no use for: too many, or two of one component in a file that is not progressive.
+    /// Scans that an encoder has no use for: too many, or two of one component in a file that is
+    /// not progressive.
     Scans,
     /// A progressive file without its last scans.
     MissingScans,
     /// Sampling factors that are not 1 to 4, that do not divide the largest one, or that give more
-    /// than 10 blocks for each unit of the scan. The host decodes the last ones if no scan has so many.
+    /// than 10 blocks for each unit of the scan. The host decodes the last ones if no scan has so
+    /// many.
     Sampling,
     /// More than 16384 pixels a side.
     Size {
@@ -62,8 +65,8 @@ pub enum Unsupported {
     },
     /// The number of rows is not in the frame header, but after the image (`DNL`).
     LateHeight,
-    /// Coded data of which no part can be decoded before all that precedes it: a decoder that starts
-    /// within it does not fall into step. The host decodes it.
+    /// Coded data of which no part can be decoded before all that precedes it: a decoder that
+    /// starts within it does not fall into step. The host decodes it.
     Steps,
 }
 
@@ -104,7 +107,7 @@ impl fmt::Display for Unsupported {
             Self::Components(count) => write!(f, "{count} components"),
             Self::Scans => f.write_str("scans that no encoder needs"),
             Self::Cmyk => f.write_str("CMYK or YCCK"),
-            Self::LateTables => f.write_str("quantisation tables between scans"),
+            Self::LateTables => f.write_str("quantization tables between scans"),
             Self::MissingScans => f.write_str("progressive, without its last scans"),
             Self::Sampling => f.write_str("unusual sampling factors"),
             Self::Size { height, width } => write!(f, "{width} x {height} pixels; expected 1 to 16384 a side"),

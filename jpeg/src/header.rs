@@ -30,8 +30,8 @@ pub(crate) enum Color {
 pub(crate) struct Component {
     /// The blocks of this component in each unit of the scan, across and down.
     pub(crate) blocks: [u32; 2],
-    /// The quantisation table, by position in [`Header::quantisation`].
-    pub(crate) quantisation: usize,
+    /// The quantization table, by position in [`Header::quantization`].
+    pub(crate) quantization: usize,
     /// The Huffman tables of the DC and of the AC coefficients.
     pub(crate) tables: [usize; 2],
 }
@@ -47,7 +47,7 @@ pub(crate) struct Header {
     /// 1, 3 or 4 of them.
     pub(crate) components: Vec<Component>,
     /// In the order of the file, which is zigzag.
-    pub(crate) quantisation: [[u16; 64]; 4],
+    pub(crate) quantization: [[u16; 64]; 4],
     /// The tables that the file gives before its first scan.
     pub(crate) defined: [bool; 4],
     /// DC tables, then AC tables.
@@ -57,7 +57,8 @@ pub(crate) struct Header {
     /// The start of the scan's coded data in the file. With many scans it is the length of the
     /// first one's header.
     pub(crate) scan: usize,
-    /// The scans may be many, so that only all of them together give a block. The host decodes them to coefficients.
+    /// The scans may be many, so that only all of them together give a block. The host decodes them
+    /// to coefficients.
     pub(crate) many: bool,
     /// The scans give the coefficients step by step.
     pub(crate) progressive: bool,
@@ -76,7 +77,7 @@ pub(crate) struct Header {
 /// # Errors
 /// The header is broken, or the file is of a kind that the device does not decode. What follows the
 /// header may be broken even if this succeeds.
-pub fn size(file: &[u8]) -> Result<[u32; 2], JpegError> {
+pub fn dimensions(file: &[u8]) -> Result<[u32; 2], JpegError> {
     let header = Header::parse(file)?;
     header.for_device()?;
     Ok(header.upright())
@@ -106,8 +107,9 @@ impl Header {
         if self.orientation >= 5 { [self.width, self.height] } else { [self.height, self.width] }
     }
 
-    /// Says whether the image is of the kind that the kernel `photographs` takes: upright YCbCr whose chroma is
-    /// enlarged by 2 in both directions. A chroma of 1 or 2 columns is replicated, so it is of another kind.
+    /// Says whether the image is of the kind that the kernel `photographs` takes: upright YCbCr
+    /// whose chroma is enlarged by 2 in both directions. A chroma of 1 or 2 columns is replicated,
+    /// so it is of another kind.
     pub(crate) fn is_usual(&self) -> bool {
         let [luma, blue, red] = &self.components[..] else { return false };
         let doubled = |chroma: &Component| luma.blocks == chroma.blocks.map(|own| 2 * own);
@@ -135,13 +137,14 @@ impl Header {
         across * down * self.blocks_of_unit()
     }
 
-    /// Checks that the file is long enough for the blocks that it claims to have. So memory is in proportion to the
-    /// file, whatever size the file claims.
+    /// Checks that the file is long enough for the blocks that it claims to have. So memory is in
+    /// proportion to the file, whatever size the file claims.
     pub(crate) fn check_length(&self, file: &[u8]) -> Result<(), JpegError> {
         let bits = (file.len() - self.scan) as u64 * 8;
-        // A block has a code for its DC coefficient and one for its end, of at least one bit each. In a progressive
-        // file it has a bit at least in the scan of the DC coefficients. The blocks of the padding may be missing in
-        // a scan of one component, and are fewer than the others, apart from those of one unit in each row and column.
+        // A block has a code for its DC coefficient and one for its end, of at least one bit each.
+        // In a progressive file it has a bit at least in the scan of the DC coefficients. The
+        // blocks of the padding may be missing in a scan of one component, and are fewer than the
+        // others, apart from those of one unit in each row and column.
         let needed = match (self.many, self.progressive) {
             (false, _) => 2 * u64::from(self.blocks()),
             (true, progressive) => self.own_blocks() * if progressive { 1 } else { 2 },
@@ -180,7 +183,7 @@ impl Header {
 struct Declared {
     id: u8,
     factors: [u8; 2],
-    quantisation: u8,
+    quantization: u8,
 }
 
 /// A place in a file.
@@ -194,8 +197,8 @@ impl<'a> Parser<'a> {
         JpegError::Broken { at: self.at, what }
     }
 
-    /// Reads the next marker. Any number of 0xFF may stand before it, and before them anything else, which libjpeg passes
-    /// over, too.
+    /// Reads the next marker. Any number of 0xFF may stand before it, and before them anything
+    /// else, which libjpeg passes over, too.
     pub(crate) fn marker(&mut self) -> Result<u8, JpegError> {
         loop {
             let rest = self.file.get(self.at..).unwrap_or_default();
@@ -213,8 +216,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads the content of a segment that is about the image, such as a comment. libjpeg takes one that is shorter than
-    /// its own length field for an empty one.
+    /// Reads the content of a segment that is about the image, such as a comment. libjpeg takes one
+    /// that is shorter than its own length field for an empty one.
     fn remark(&mut self) -> Result<&'a [u8], JpegError> {
         if self.file.get(self.at..).is_some_and(|rest| matches!(rest, [0, 0 | 1, ..])) {
             self.at += 2;
@@ -249,7 +252,7 @@ impl<'a> Parser<'a> {
     }
 
     fn file(mut self) -> Result<Header, JpegError> {
-        let mut quantisation = [None; 4];
+        let mut quantization = [None; 4];
         let mut huffman = <[[Option<Huffman>; 4]; 2]>::default();
         let (mut restart, mut exif, mut xmp) = (0, None, None);
         let (mut jfif, mut adobe) = (false, None);
@@ -279,8 +282,8 @@ impl<'a> Parser<'a> {
                 }
                 0xDB => {
                     let content = self.segment()?;
-                    quantisations(content, &mut quantisation)
-                        .ok_or(JpegError::Broken { at: start, what: "a quantisation table has another length" })?;
+                    quantizations(content, &mut quantization)
+                        .ok_or(JpegError::Broken { at: start, what: "a quantization table has another length" })?;
                 }
                 0xDD => restart = self.restart_interval()?,
                 0xE0 => {
@@ -325,20 +328,20 @@ impl<'a> Parser<'a> {
         let single = declared.len() == 1;
         let mut components = Vec::with_capacity(declared.len());
         for (i, declared) in declared.iter().enumerate() {
-            let which = usize::from(declared.quantisation);
+            let which = usize::from(declared.quantization);
             let of = selected.as_ref().map_or([0, 0], |selected| selected[i]);
-            match quantisation[which] {
+            match quantization[which] {
                 Some(table) => tables[which] = table,
                 // It may come before the scan that needs it.
                 None if many => {}
-                None => return Err(self.broken("a quantisation table is missing")),
+                None => return Err(self.broken("a quantization table is missing")),
             }
             if !many && (0..2).any(|class| huffman[class][of[class]].is_none()) {
                 return Err(self.broken("a Huffman table is missing"));
             }
             // The blocks of a scan with one component are not grouped, whatever its factors.
             let blocks = if single { [1, 1] } else { declared.factors.map(u32::from) };
-            components.push(Component { blocks, quantisation: which, tables: of });
+            components.push(Component { blocks, quantization: which, tables: of });
         }
         let header = Header {
             height: u32::from(height),
@@ -346,8 +349,8 @@ impl<'a> Parser<'a> {
             orientation: orientation::of(exif, xmp),
             color,
             components,
-            quantisation: tables,
-            defined: quantisation.map(|table| table.is_some()),
+            quantization: tables,
+            defined: quantization.map(|table| table.is_some()),
             huffman,
             restart,
             scan,
@@ -390,11 +393,11 @@ impl<'a> Parser<'a> {
         let declared = components.chunks_exact(3).map(|c| Declared {
             id: c[0],
             factors: [c[1] >> 4, c[1] & 15],
-            quantisation: c[2],
+            quantization: c[2],
         });
         let declared: Vec<_> = declared.collect();
-        if declared.iter().any(|c| c.quantisation > 3) {
-            return Err(self.broken("a component names a quantisation table above 3"));
+        if declared.iter().any(|c| c.quantization > 3) {
+            return Err(self.broken("a component names a quantization table above 3"));
         }
         if declared.iter().any(|c| c.factors.iter().any(|f| !(1..=4).contains(f))) {
             return Err(JpegError::Unsupported(Unsupported::Sampling));
@@ -402,8 +405,8 @@ impl<'a> Parser<'a> {
         Ok(([height, width], declared))
     }
 
-    /// Reads the scan header. Returns the DC and the AC table of each component if the scan has all of them, in the
-    /// order of the frame.
+    /// Reads the scan header. Returns the DC and the AC table of each component if the scan has all
+    /// of them, in the order of the frame.
     fn scan(&mut self, declared: &[Declared]) -> Result<Option<Vec<[usize; 2]>>, JpegError> {
         let content = self.segment()?;
         let broken = self.broken("the scan header has another length");
@@ -441,7 +444,7 @@ pub(crate) fn check_end(file: &[u8], at: usize) -> Result<(), JpegError> {
 }
 
 /// Reads the tables of a DQT segment.
-pub(crate) fn quantisations(mut content: &[u8], tables: &mut [Option<[u16; 64]>; 4]) -> Option<()> {
+pub(crate) fn quantizations(mut content: &[u8], tables: &mut [Option<[u16; 64]>; 4]) -> Option<()> {
     while let Some((&kind, rest)) = content.split_first() {
         let table = tables.get_mut(usize::from(kind & 15))?;
         let mut values = [0; 64];
@@ -463,7 +466,7 @@ pub(crate) fn quantisations(mut content: &[u8], tables: &mut [Option<[u16; 64]>;
     Some(())
 }
 
-/// Says how the components become colours, by the rules of libjpeg.
+/// Says how the components become colors, by the rules of libjpeg.
 fn color(declared: &[Declared], jfif: bool, adobe: Option<u8>) -> Color {
     match (declared, adobe) {
         ([_], _) => Color::Gray,

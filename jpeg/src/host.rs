@@ -1,7 +1,8 @@
 //! The decoder on the host: one file at a time, on the calling thread.
 //!
-//! It decodes what the kernels decode, to the same bits, and files of four components. Of a file with one scan it
-//! decodes a row of units at a time, up to the pixels, so that what it works on stays in the processor's caches.
+//! It decodes what the kernels decode, to the same bits, and files of four components. Of a file
+//! with one scan it decodes a row of units at a time, up to the pixels, so that what it works on
+//! stays in the processor's caches.
 
 mod colors;
 mod planes;
@@ -40,8 +41,8 @@ pub struct Outline {
 /// ```
 ///
 /// # Errors
-/// The header is broken, nothing here decodes files of this kind, or the file is too short for its size. What follows
-/// the header may be broken even if this succeeds.
+/// The header is broken, nothing here decodes files of this kind, or the file is too short for its
+/// size. What follows the header may be broken even if this succeeds.
 pub fn outline(file: &[u8]) -> Result<Outline, JpegError> {
     let header = Header::parse(file)?;
     header.check_length(file)?;
@@ -55,8 +56,8 @@ pub fn outline(file: &[u8]) -> Result<Outline, JpegError> {
 
 /// Decodes JPEG files on the host, one after another.
 ///
-/// It decodes what [`Decoder`](crate::Decoder) decodes, to the same bits, and besides CMYK and YCCK as Pillow converts them.
-/// Its memory serves all files that it decodes.
+/// It decodes what [`Decoder`](crate::Decoder) decodes, to the same bits, and besides CMYK and YCCK
+/// as Pillow converts them. Its memory serves all files that it decodes.
 ///
 /// ```
 /// use thalweg_jpeg::{HostDecoder, JpegError};
@@ -80,7 +81,8 @@ pub struct HostDecoder {
 fn scratch(header: &Header, file: &[u8]) -> usize {
     let rows = header.factors()[1] as usize * 8 + 1;
     let row = header.units()[0] as usize * header.factors()[0] as usize * 8;
-    // For each component the samples, the sums of two rows and a row of the image, and then rows of pixels.
+    // For each component the samples, the sums of two rows and a row of the image, and then rows of
+    // pixels.
     let strips = (header.components.len() * (rows + 3) + 3 * rows) * row;
     let coefficients = if header.many { (128 + 8) * header.blocks() as usize } else { 0 };
     file.len() - header.scan + strips + coefficients
@@ -102,11 +104,12 @@ impl HostDecoder {
         self.segment.capacity() + planes + lines + self.band.capacity() + coefficients
     }
 
-    /// Decodes a file to the upright image: interleaved RGB, [H, W, 3], where [`outline`](crate::outline) says H and W.
+    /// Decodes a file to the upright image: interleaved RGB, [H, W, 3], where
+    /// [`outline`](crate::outline) says H and W.
     ///
     /// # Errors
-    /// The file is broken or of a kind that is not decoded, or `rgb` does not have 3 H W bytes. Then the content of `rgb` is
-    /// arbitrary.
+    /// The file is broken or of a kind that is not decoded, or `rgb` does not have 3 H W bytes.
+    /// Then the content of `rgb` is arbitrary.
     pub fn decode(&mut self, file: &[u8], rgb: &mut [u8]) -> Result<(), JpegError> {
         let header = Header::parse(file)?;
         header.check_length(file)?;
@@ -135,7 +138,7 @@ impl HostDecoder {
         }
         let mut steps = [[0; 64]; 4];
         for (steps, component) in steps.iter_mut().zip(&header.components) {
-            *steps = header.quantisation[component.quantisation];
+            *steps = header.quantization[component.quantization];
         }
         let tables: Vec<_> = header
             .components
@@ -239,7 +242,8 @@ impl HostDecoder {
         }
     }
 
-    /// Writes the pixels of row `number` of units, with the last one of the row above it if that had to wait for this.
+    /// Writes the pixels of row `number` of units, with the last one of the row above it if that
+    /// had to wait for this.
     #[inline(always)]
     fn pixels(&mut self, header: &Header, number: usize, rgb: &mut [u8]) {
         let [height, width] = [header.height, header.width].map(|n| n as usize);
@@ -274,7 +278,7 @@ impl HostDecoder {
     }
 }
 
-/// Puts a quantisation table into the order of the coefficients.
+/// Puts a quantization table into the order of the coefficients.
 fn by_rows(steps: &[u16; 64]) -> [u16; 64] {
     let mut table = [0; 64];
     for (step, place) in steps.iter().zip(BY_ROWS) {

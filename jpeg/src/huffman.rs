@@ -36,8 +36,8 @@ impl Huffman {
         Ok(())
     }
 
-    /// Says whether the codes of each length fit beside the shorter ones. The code of ones only is not allowed (T.81, C.2),
-    /// and libjpeg refuses it.
+    /// Says whether the codes of each length fit beside the shorter ones. The code of ones only is
+    /// not allowed (T.81, C.2), and libjpeg refuses it.
     fn is_prefix_free(&self) -> bool {
         let mut code = 0u32;
         self.counts.iter().zip(1..).all(|(&count, length)| {
@@ -51,8 +51,9 @@ impl Huffman {
         (&self.counts, &self.symbols)
     }
 
-    /// The tables that files without tables mean, such as the frames of Motion JPEG: those of ITU-T T.81, annex K.3.
-    /// `class` is 0 for DC coefficients and 1 for AC, `number` is 0 for luma and 1 for chroma.
+    /// The tables that files without tables mean, such as the frames of Motion JPEG: those of ITU-T
+    /// T.81, annex K.3. `class` is 0 for DC coefficients and 1 for AC, `number` is 0 for luma and 1
+    /// for chroma.
     pub(crate) fn standard(class: usize, number: usize) -> Self {
         let [counts, symbols]: [&[u8]; 2] = match (class, number) {
             (0, 0) => [&[0, 1, 5, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0], &DC_SIZES],
@@ -95,7 +96,8 @@ impl Huffman {
     }
 }
 
-/// The sizes of differences of DC coefficients, in the order of their codes (T.81, tables K.3 and K.4).
+/// The sizes of differences of DC coefficients, in the order of their codes (T.81, tables K.3 and
+/// K.4).
 const DC_SIZES: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11];
 
 /// The runs and sizes of AC coefficients of luma, in the order of their codes (T.81, table K.5).

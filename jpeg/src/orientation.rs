@@ -1,15 +1,16 @@
 //! The orientation of an image. A JPEG, a PNG and a WebP say it in the same ways.
 
-/// Returns the orientation that EXIF and XMP give an image, 1 to 8, as Pillow reads it: that of EXIF counts, and that of
-/// XMP if EXIF has none. `exif` is a TIFF structure, before which `Exif\\0\\0` may stand.
+/// Returns the orientation that EXIF and XMP give an image, 1 to 8, as Pillow reads it: that of
+/// EXIF counts, and that of XMP if EXIF has none. `exif` is a TIFF structure, before which
+/// `Exif\\0\\0` may stand.
 #[must_use]
 pub fn of(exif: Option<&[u8]>, xmp: Option<&[u8]>) -> u32 {
     let found = exif.and_then(in_exif).or_else(|| xmp.and_then(in_xmp));
     found.filter(|orientation| (1..=8).contains(orientation)).unwrap_or(1)
 }
 
-/// Returns the place of a pixel of an image in the upright image, counted in pixels row by row. The image has this height and
-/// width before it is turned.
+/// Returns the place of a pixel of an image in the upright image, counted in pixels row by row. The
+/// image has this height and width before it is turned.
 #[inline(always)]
 #[must_use]
 pub fn place(orientation: u32, [height, width]: [usize; 2], y: usize, x: usize) -> usize {

@@ -30,8 +30,9 @@ pub(crate) struct Plan {
     pub(crate) parts: Parts,
     pub(crate) totals: Room,
     pub(crate) rgb_bytes: usize,
-    /// The largest number of pieces, blocks and groups of pixels of an image: those of the usual kind have groups of
-    /// two rows, and the others of one. Images that turn out to be broken count.
+    /// The largest number of pieces, blocks and groups of pixels of an image: those of the usual
+    /// kind have groups of two rows, and the others of one. Images that turn out to be broken
+    /// count.
     pub(crate) most_pieces: u32,
     pub(crate) most_blocks: u32,
     pub(crate) most_pairs: u32,
@@ -57,7 +58,7 @@ pub(crate) struct Parts {
     pub(crate) segments: Range<usize>,
     pub(crate) huffman: Range<usize>,
     /// Column by column, two steps in a word.
-    pub(crate) quantisation: Range<usize>,
+    pub(crate) quantization: Range<usize>,
     /// The segment of each piece.
     pub(crate) pieces: Range<usize>,
     /// Coded data as little-endian words of the bytes. Each segment starts with a word.
@@ -99,7 +100,7 @@ pub(crate) struct Room {
     pub(crate) images: usize,
     pub(crate) segments: usize,
     pub(crate) tables: usize,
-    pub(crate) quantisations: usize,
+    pub(crate) quantizations: usize,
     pub(crate) pieces: usize,
     pub(crate) words: usize,
     pub(crate) blocks: u32,
@@ -116,7 +117,7 @@ impl Room {
         if header.many {
             return Ok(Self {
                 images: 1,
-                quantisations: header.components.len(),
+                quantizations: header.components.len(),
                 blocks,
                 plane_bytes: 64 * u64::from(blocks),
                 ..Self::default()
@@ -127,7 +128,7 @@ impl Room {
             images: 1,
             segments,
             tables: distinct_tables(header).len(),
-            quantisations: header.components.len(),
+            quantizations: header.components.len(),
             // Each segment rounds up once.
             pieces: bytes.div_ceil(PIECE_BITS as usize / 8) + segments,
             words: bytes.div_ceil(4) + (1 + MARGIN) * segments,
@@ -141,7 +142,7 @@ impl Room {
             images: self.images + other.images,
             segments: self.segments + other.segments,
             tables: self.tables + other.tables,
-            quantisations: self.quantisations + other.quantisations,
+            quantizations: self.quantizations + other.quantizations,
             pieces: self.pieces + other.pieces,
             words: self.words + other.words,
             blocks: self.blocks + other.blocks,
@@ -155,7 +156,7 @@ impl Room {
             self.images * IMAGE_WORDS as usize,
             self.segments * SEGMENT_WORDS as usize,
             self.tables * TABLE_WORDS as usize,
-            self.quantisations * 32,
+            self.quantizations * 32,
             self.pieces,
             self.words,
         ]
@@ -186,8 +187,8 @@ pub(crate) struct Scratch {
     pub(crate) coefficients: Option<PinnedPool>,
 }
 
-/// A file after its header: the header and what the file needs, or why it is not decoded, with the size
-/// of its pixels if the header says one.
+/// A file after its header: the header and what the file needs, or why it is not decoded, with the
+/// size of its pixels if the header says one.
 type Parsed = Result<(Header, Room), (JpegError, usize)>;
 
 /// The bytes of the pixels of an image, and of the gap up to the next multiple of 16.
@@ -196,8 +197,8 @@ fn pixels(header: &Header) -> usize {
 }
 
 impl Plan {
-    /// Reads files. Also returns where each image lies, or why it is not decoded. With `keeps`, a file that
-    /// is refused after its header leaves the room of its pixels free.
+    /// Reads files. Also returns where each image lies, or why it is not decoded. With `keeps`, a
+    /// file that is refused after its header leaves the room of its pixels free.
     pub(crate) fn read(
         device: Device,
         files: &[File<'_>],
@@ -280,12 +281,12 @@ impl Plan {
 
         let lengths = totals.lengths();
         let mut end = 0;
-        let [images, segments, huffman, quantisation, pieces, data] = lengths.map(|length| {
+        let [images, segments, huffman, quantization, pieces, data] = lengths.map(|length| {
             let start = usize::next_multiple_of(end, ALIGNED);
             end = start + length;
             start..end
         });
-        let parts = Parts { images, segments, huffman, quantisation, pieces, data };
+        let parts = Parts { images, segments, huffman, quantization, pieces, data };
         // With sizes in steps, the pool finds a block for nearly every batch.
         let mut words = device.pinned::<u32>(if totals.images == 0 { 0 } else { step(end) })?;
         let mut rest = &mut words[..];
@@ -299,7 +300,7 @@ impl Plan {
         let mut images = cut(&parts.images);
         let mut segments = cut(&parts.segments);
         let mut huffman = cut(&parts.huffman);
-        let mut quantisation = cut(&parts.quantisation);
+        let mut quantization = cut(&parts.quantization);
         let mut pieces = cut(&parts.pieces);
         let mut data = cut(&parts.data);
         let mut coefficients = decoded.iter_mut();
@@ -319,7 +320,7 @@ impl Plan {
                 image: split(&mut images, own(0)),
                 segments: split(&mut segments, own(1)),
                 huffman: split(&mut huffman, own(2)),
-                quantisation: split(&mut quantisation, own(3)),
+                quantization: split(&mut quantization, own(3)),
                 pieces: split(&mut pieces, own(4)),
                 data: split(&mut data, own(5)),
                 coefficients: match header.many {
@@ -348,9 +349,9 @@ impl Plan {
     }
 }
 
-/// The threads that read files, which all decoders share. They are not those of rayon's own pool: a program
-/// whose threads there all wait for a batch would wait for ever. `None` if there is one processor, or no thread
-/// can be started.
+/// The threads that read files, which all decoders share. They are not those of rayon's own pool: a
+/// program whose threads there all wait for a batch would wait for ever. `None` if there is one
+/// processor, or no thread can be started.
 fn pool() -> Option<&'static ThreadPool> {
     static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
     let start = || ThreadPoolBuilder::new().thread_name(|i| format!("jpeg {i}")).build().ok();
@@ -379,7 +380,7 @@ struct Job<'a> {
     image: &'a mut [u32],
     segments: &'a mut [u32],
     huffman: &'a mut [u32],
-    quantisation: &'a mut [u32],
+    quantization: &'a mut [u32],
     pieces: &'a mut [u32],
     data: &'a mut [u32],
     coefficients: &'a mut [u32],
@@ -408,7 +409,7 @@ impl Job<'_> {
         let mut nonzero = vec![0; coefficients.len() / 64];
         let (file, header) = (self.file, self.header);
         let steps = scans::decode(file, header, &ZIGZAG, coefficients, &mut nonzero, &mut Segment::default())?;
-        let same = |(component, steps): (&Component, &[u16; 64])| header.quantisation[component.quantisation] == *steps;
+        let same = |(component, steps): (&Component, &[u16; 64])| header.quantization[component.quantization] == *steps;
         match header.components.iter().zip(&steps).all(same) {
             true => Ok(()),
             false => Err(JpegError::Unsupported(Unsupported::LateTables)),
@@ -469,7 +470,7 @@ impl Job<'_> {
 
     /// Writes the record of the image, and its tables.
     fn record(self, place: Place, pieces: usize) {
-        let Self { header, start, image, huffman, quantisation, .. } = self;
+        let Self { header, start, image, huffman, quantization, .. } = self;
         let color = match header.color {
             Color::Gray => 0,
             Color::YCbCr => 1,
@@ -495,7 +496,7 @@ impl Job<'_> {
             start.pieces as u32,
             pieces as u32,
             start.tables as u32,
-            start.quantisations as u32,
+            start.quantizations as u32,
             rgb as u32,
             (rgb >> 32) as u32,
         ]);
@@ -508,7 +509,7 @@ impl Job<'_> {
         }
         let [factor_across, factor_down] = header.factors();
         let (mut first_block, mut plane) = (0, start.plane_bytes);
-        let records = image[16..].chunks_exact_mut(8).zip(quantisation.chunks_exact_mut(32));
+        let records = image[16..].chunks_exact_mut(8).zip(quantization.chunks_exact_mut(32));
         for (component, (record, table)) in header.components.iter().zip(records) {
             let packed = |class: usize| tables.iter().position(|t| *t == [class, component.tables[class]]).unwrap_or(0);
             let [wide, high] = component.blocks;
@@ -525,7 +526,7 @@ impl Job<'_> {
             first_block += wide * high;
             plane += 64 * u64::from(across * down) * u64::from(wide * high);
             table.fill(0);
-            for (value, place) in header.quantisation[component.quantisation].iter().zip(ZIGZAG) {
+            for (value, place) in header.quantization[component.quantization].iter().zip(ZIGZAG) {
                 table[usize::from(place) / 2] |= u32::from(*value) << (16 * (place % 2));
             }
         }

@@ -1,25 +1,27 @@
-//! Files with several scans: the host decodes them to coefficients, from which the kernels or the host go on.
+//! Files with several scans: the host decodes them to coefficients, from which the kernels or the
+//! host go on.
 //!
-//! Scans of single components and progressive scans say something of all blocks each, so a block is complete after the
-//! last scan only. What a file may cost is bounded: each bit of its data takes at most 64 steps, and all
-//! scans together look at a block at most [`MOST_VISITS`] times on average.
+//! Scans of single components and progressive scans say something of all blocks each, so a block is
+//! complete after the last scan only. What a file may cost is bounded: each bit of its data takes
+//! at most 64 steps, and all scans together look at a block at most [`MOST_VISITS`] times on
+//! average.
 
 use crate::bits::{Bits, Segment, Table};
 use crate::entropy::{Band, Block, refine, sequential, upper};
 use crate::error::{JpegError, Unsupported};
-use crate::header::{Header, MAX_BLOCKS, Parser, quantisations};
+use crate::header::{Header, MAX_BLOCKS, Parser, quantizations};
 use crate::huffman::Huffman;
 use crate::wide::wide;
 
 /// The average number of times that scans look at a block. Encoders of photographs need 5 to 12.
 const MOST_VISITS: u64 = 64;
 
-/// The quantisation table of each component, in zigzag order.
+/// The quantization table of each component, in zigzag order.
 pub(crate) type Steps = [[u16; 64]; 4];
 
-/// Decodes all scans of a file to its coefficients [B, 64]: the blocks of a unit follow one another, and `order` gives the
-/// places in a block. `nonzero` [B] gets the coefficients of each block that are not 0, by their places in zigzag
-/// order, without that of DC.
+/// Decodes all scans of a file to its coefficients [B, 64]: the blocks of a unit follow one
+/// another, and `order` gives the places in a block. `nonzero` [B] gets the coefficients of each
+/// block that are not 0, by their places in zigzag order, without that of DC.
 pub(crate) fn decode(
     file: &[u8],
     header: &Header,
@@ -35,7 +37,7 @@ pub(crate) fn decode(
         order,
         blocks: coefficients.as_chunks_mut().0,
         nonzero,
-        quantisation: std::array::from_fn(|i| header.defined[i].then_some(header.quantisation[i])),
+        quantization: std::array::from_fn(|i| header.defined[i].then_some(header.quantization[i])),
         steps: [None; 4],
         tables: header.huffman.clone(),
         restart: header.restart,
@@ -57,8 +59,8 @@ pub(crate) fn decode(
                     Huffman::read(content, &mut image.tables).map_err(broken)?;
                 }
                 0xDD => image.restart = parser.restart_interval()?,
-                0xDB => quantisations(parser.segment()?, &mut image.quantisation)
-                    .ok_or(broken("a quantisation table has another length"))?,
+                0xDB => quantizations(parser.segment()?, &mut image.quantization)
+                    .ok_or(broken("a quantization table has another length"))?,
                 0xD8 => return Err(parser.broken("a second image starts before the first one ends")),
                 0xC0..=0xCF => return Err(parser.broken("a second frame")),
                 0x01 | 0xD0..=0xD7 => {} // without a segment
@@ -74,8 +76,8 @@ struct Image<'a> {
     order: &'a [u8; 64],
     blocks: &'a mut [Block],
     nonzero: &'a mut [u64],
-    quantisation: [Option<[u16; 64]>; 4],
-    /// The quantisation table that each component had when its first scan started.
+    quantization: [Option<[u16; 64]>; 4],
+    /// The quantization table that each component had when its first scan started.
     steps: [Option<[u16; 64]>; 4],
     tables: [[Option<Huffman>; 4]; 2],
     restart: u32,
@@ -96,15 +98,17 @@ struct Part {
 }
 
 impl Image<'_> {
-    /// Says what the scans together give, or what is wrong with it. A component without a scan is no error of its own.
+    /// Says what the scans together give, or what is wrong with it. A component without a scan is
+    /// no error of its own.
     fn end(&self) -> Result<Steps, Option<JpegError>> {
         let count = self.header.components.len();
         let mut steps = [[0; 64]; 4];
         for (to, from) in steps.iter_mut().zip(&self.steps[..count]) {
             *to = from.ok_or(None)?;
         }
-        // libjpeg estimates coefficients of which bits are missing from the DC values of neighbours. It does so only if it
-        // knows all of these, and only if the first coefficients all have steps.
+        // libjpeg estimates coefficients of which bits are missing from the DC values of neighbors.
+        // It does so only if it knows all of these, and only if the first coefficients all have
+        // steps.
         let known = self.lowest[..count].iter().all(|lowest| lowest[0].is_some());
         let useful = steps[..count].iter().all(|steps| steps[..10].iter().all(|step| *step > 0));
         let lacking = self.lowest[..count].iter().any(|lowest| lowest[1..10].iter().any(|low| *low != Some(0)));
@@ -178,7 +182,8 @@ impl Image<'_> {
                         }
                         let mut fits = Some(());
                         if alone.is_some() {
-                            // The blocks of a scan with one component are not grouped, and those of the padding are not there.
+                            // The blocks of a scan with one component are not grouped, and those of
+                            // the padding are not there.
                             let part = &mut parts[0];
                             let [wide, high] = part.blocks;
                             let (y, x) = (y as usize, x as usize);
@@ -235,15 +240,16 @@ impl Image<'_> {
         }
         let mut parts: Vec<Part> = Vec::with_capacity(4);
         for (i, selector) in selectors.chunks_exact(2).enumerate() {
-            // Components may share an identifier, so libjpeg passes over as many components as selectors came before.
+            // Components may share an identifier, so libjpeg passes over as many components as
+            // selectors came before.
             let component = (i..self.header.ids.len()).find(|&c| self.header.ids[c] == selector[0]);
             let component = component.ok_or(broken("a scan names a component that the frame does not have"))?;
             if parts.iter().any(|part| part.component == component) {
                 return Err(broken("a scan names a component twice"));
             }
-            let which = self.header.components[component].quantisation;
+            let which = self.header.components[component].quantization;
             if self.steps[component].is_none() {
-                let table = self.quantisation[which].ok_or(broken("a quantisation table is missing"))?;
+                let table = self.quantization[which].ok_or(broken("a quantization table is missing"))?;
                 self.steps[component] = Some(table);
             } else if !progressive {
                 return Err(JpegError::Unsupported(Unsupported::Scans));

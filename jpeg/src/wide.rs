@@ -1,10 +1,11 @@
 //! Code that is compiled twice: for every processor, and for those with wider vectors.
 //!
-//! It is the only unsafe code of this crate. Without it, decoding a baseline file of 1080p takes 1.4 to 1.8 times as long,
-//! which is longer than zune-jpeg and libjpeg-turbo take; with it, it takes as long as libjpeg-turbo or less.
+//! It is the only unsafe code of this crate. Without it, decoding a baseline file of 1080p takes
+//! 1.4 to 1.8 times as long, which is longer than zune-jpeg and libjpeg-turbo take; with it, it
+//! takes as long as libjpeg-turbo or less.
 
-/// Runs `work`, compiled for AVX2 and BMI2 if the processor has them. What `work` calls must be `#[inline(always)]`, or
-/// it is compiled for every processor.
+/// Runs `work`, compiled for AVX2 and BMI2 if the processor has them. What `work` calls must be
+/// `#[inline(always)]`, or it is compiled for every processor.
 #[inline(always)]
 #[allow(unsafe_code, reason = "nothing else lets code that is built for every processor use what this one has")]
 pub(crate) fn wide<R>(work: impl FnOnce() -> R) -> R {

@@ -1,4 +1,5 @@
-//! The host's decoder, and files that people have and encoders do not write: on the host and on every device.
+//! The host's decoder, and files that people have and encoders do not write: on the host and on
+//! every device.
 
 use std::fs;
 
@@ -112,8 +113,8 @@ fn cmyk_and_ycck_are_as_pillow_has_them() {
     }
 }
 
-/// What libjpeg passes over: other bytes between segments, a comment shorter than its own length, a restart marker after the
-/// last unit, and a number of rows that the header says already.
+/// What libjpeg passes over: other bytes between segments, a comment shorter than its own length, a
+/// restart marker after the last unit, and a number of rows that the header says already.
 #[test]
 fn what_says_nothing_is_passed_over() {
     for restart in [0, 3] {
@@ -165,7 +166,8 @@ fn missing_huffman_tables_are_those_of_the_standard() {
     }
 }
 
-/// A progressive file whose first scan is lost, because the header of it is damaged, is what the other scans say.
+/// A progressive file whose first scan is lost, because the header of it is damaged, is what the
+/// other scans say.
 #[test]
 fn coefficients_may_come_before_their_mean() {
     let whole = golden("progressive-gray");

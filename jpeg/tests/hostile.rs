@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use thalweg::{AnyStream, Device, DeviceKind};
-use thalweg_jpeg::{Decoder, HostDecoder, Image, JpegError, Unsupported};
+use thalweg_jpeg::{DecodedImage, Decoder, HostDecoder, JpegError, Unsupported};
 
 use crate::encoder::{Kind, Layout, encode, encode_as};
 use crate::support::{decode, decode_on_host, golden_folder, on_each_device};
@@ -150,7 +150,8 @@ fn mutated_files_are_errors_or_pixels() {
                     if batch * BATCH >= total {
                         return;
                     }
-                    // The number of the batch decides its files, so that one batch can be run again.
+                    // The number of the batch decides its files, so that one batch can be run
+                    // again.
                     let mut random = Random((start << 32 ^ batch).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
                     for file in &mut files {
                         file.clone_from(&seeds[random.below(seeds.len())]);
@@ -167,7 +168,8 @@ fn mutated_files_are_errors_or_pixels() {
                     let found: Vec<_> = (0..views.len()).map(|i| images.image(i)).collect();
                     let rgb = stream.enter(|s| {
                         let rgb = s.bind(images.rgb).unwrap();
-                        let of = |image: &Image| s.read_blocking(rgb.slice(image.bytes.clone()).unwrap()).unwrap();
+                        let of =
+                            |image: &DecodedImage| s.read_blocking(rgb.slice(image.bytes.clone()).unwrap()).unwrap();
                         found.iter().map(|image| image.as_ref().map(of).unwrap_or_default()).collect::<Vec<_>>()
                     });
                     for (i, ((file, found), rgb)) in views.iter().zip(&found).zip(rgb).enumerate() {
@@ -183,7 +185,7 @@ fn mutated_files_are_errors_or_pixels() {
                             Err(error) => assert!(here.is_err(), "batch {batch}, file {i}: the host takes it: {error}"),
                         }
                     }
-                    assert!(found.last().unwrap().is_ok(), "batch {batch}: a whole file suffers from its neighbours");
+                    assert!(found.last().unwrap().is_ok(), "batch {batch}: a whole file suffers from its neighbors");
                 }
             });
         }
@@ -201,7 +203,7 @@ fn mutated_files_are_errors_or_pixels() {
 
 /// Every byte at which a file can end, for files of several kinds.
 #[test]
-fn files_cut_at_any_byte_are_errors_and_their_neighbours_are_not() {
+fn files_cut_at_any_byte_are_errors_and_their_neighbors_are_not() {
     let kinds = [kind(50, 70, &YCC_420, 10), kind(9, 33, &[[1, 1]], 20)];
     let mut files: Vec<Vec<u8>> = kinds.iter().map(|kind| encode(&Kind { restart: 3, ..kind.clone() })).collect();
     files.push(encode(&kind(40, 24, &[[2, 1], [1, 1], [1, 1]], 30)));
@@ -248,8 +250,8 @@ fn scans(file: &[u8]) -> Vec<&[u8]> {
     starts.iter().zip(ends).map(|(&start, end)| &file[start..end]).collect()
 }
 
-/// Scans that an encoder has no use for: many more than there are bits of coefficients, in another order, of
-/// components or bits that do not exist. Each ends, and the file beside it is decoded.
+/// Scans that an encoder has no use for: many more than there are bits of coefficients, in another
+/// order, of components or bits that do not exist. Each ends, and the file beside it is decoded.
 #[test]
 fn scans_that_no_encoder_writes_end() {
     let whole = golden("progressive-420-q75");
@@ -269,7 +271,8 @@ fn scans_that_no_encoder_writes_end() {
         scan[at] = value;
         file(&[&[&scan[..]], &scans[1..]].concat())
     };
-    // Another number of components, a component that is not there, coefficients 0 to 5, bits above 13.
+    // Another number of components, a component that is not there, coefficients 0 to 5, bits
+    // above 13.
     let wrong = [changed(4, 4), changed(5, 77), changed(12, 5), changed(13, 0x0E), changed(13, 0x31)];
     let mut files = vec![&whole[..], &many, &late, &none, &first_only];
     files.extend(wrong.iter().map(Vec::as_slice));
@@ -377,8 +380,8 @@ fn sizes_that_lie_ask_for_no_memory() {
     }
 }
 
-/// A file of 4:4:4 whose blocks have 128 bits each: a piece has 8 of them, and a unit 3, so a decoder
-/// that starts within the data never learns which component it is in.
+/// A file of 4:4:4 whose blocks have 128 bits each: a piece has 8 of them, and a unit 3, so a
+/// decoder that starts within the data never learns which component it is in.
 fn out_of_step(units: u16) -> Vec<u8> {
     let side = 8 * units;
     let mut file = vec![0xFF, 0xD8];

@@ -1,5 +1,5 @@
-//! JPEG files decoded on every device and on the host. What the steady state allocates is in `tests/steady.rs`, whose
-//! allocator counts.
+//! JPEG files decoded on every device and on the host. What the steady state allocates is in
+//! `tests/steady.rs`, whose allocator counts.
 
 mod encoder;
 mod golden;

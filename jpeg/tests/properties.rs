@@ -84,7 +84,7 @@ struct Photograph {
     quality: u8,
     sampling: SamplingFactor,
     restart: u16,
-    optimised: bool,
+    optimized: bool,
     scans: u8,
     seed: u64,
 }
@@ -95,9 +95,9 @@ prop_compose! {
         sampling in prop::sample::select(vec![
             SamplingFactor::F_1_1, SamplingFactor::F_2_1, SamplingFactor::F_1_2, SamplingFactor::F_2_2,
         ]),
-        restart in prop_oneof![Just(0), 1..20u16], optimised: bool, scans in 2..=20u8, seed: u64,
+        restart in prop_oneof![Just(0), 1..20u16], optimized: bool, scans in 2..=20u8, seed: u64,
     ) -> Photograph {
-        Photograph { height, width, gray, quality, sampling, restart, optimised, scans, seed }
+        Photograph { height, width, gray, quality, sampling, restart, optimized, scans, seed }
     }
 }
 
@@ -120,8 +120,8 @@ impl Photograph {
         encoder.set_restart_interval(self.restart);
         if progressive {
             // In a baseline file it would write a scan for each component.
-            // With restarts, its optimised tables lack codes.
-            encoder.set_optimized_huffman_tables(self.optimised && self.restart == 0);
+            // With restarts, its optimized tables lack codes.
+            encoder.set_optimized_huffman_tables(self.optimized && self.restart == 0);
             encoder.set_progressive_scans(self.scans);
         }
         let color = if self.gray { ColorType::Luma } else { ColorType::Rgb };
@@ -131,8 +131,8 @@ impl Photograph {
 }
 
 proptest! {
-    /// The host decodes the scans of progressive files, and the device decodes baseline files with the same
-    /// coefficients.
+    /// The host decodes the scans of progressive files, and the device decodes baseline files with
+    /// the same coefficients.
     #[test]
     fn progressive_files_have_the_pixels_of_baseline_files(photographs in prop::collection::vec(photographs(300), 1..4)) {
         let files: Vec<_> = photographs.iter().flat_map(|p| [p.encode(false), p.encode(true)]).collect();
@@ -161,8 +161,8 @@ fn is_progressive(file: &[u8]) -> bool {
     file[at + 1] == 0xC2
 }
 
-/// The coefficients of progressive files come out of the pool that they are to come from. A file for which it has no
-/// memory fails alone.
+/// The coefficients of progressive files come out of the pool that they are to come from. A file
+/// for which it has no memory fails alone.
 #[test]
 fn coefficients_stay_in_their_budget() {
     let photograph = |height, width| Photograph {
@@ -172,7 +172,7 @@ fn coefficients_stay_in_their_budget() {
         quality: 80,
         sampling: SamplingFactor::F_2_2,
         restart: 0,
-        optimised: false,
+        optimized: false,
         scans: 5,
         seed: 7,
     };
@@ -182,7 +182,8 @@ fn coefficients_stay_in_their_budget() {
     let small = small.encode(true);
     let files = [&baseline[..], &large, &small, &small];
     on_each_device(|stream| {
-        // The large file needs 128 bytes for each of its 2166 blocks, and the small one for each of 120.
+        // The large file needs 128 bytes for each of its 2166 blocks, and the small one for each
+        // of 120.
         let pool = PinnedPool::new(stream.device(), 64 << 10);
         let mut decoder = Decoder::new(stream.device()).coefficients_from(pool.clone());
         let batch = decoder.read(&files).unwrap();

@@ -4,8 +4,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use thalweg::{AnyStream, Device, DeviceKind, Event, Stall, stream_tags};
-use thalweg_jpeg::{Batch, Decoder, JpegError, size};
+use thalweg::{AnyStream, Device, DeviceKind, Event, HostWait, stream_tags};
+use thalweg_jpeg::{Decoder, EncodedBatch, JpegError, dimensions};
 
 mod encoder;
 mod reference;
@@ -31,7 +31,8 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: The caller keeps the promises of `dealloc`, and `alloc` took the memory from there.
+        // SAFETY: The caller keeps the promises of `dealloc`, and `alloc` took the memory from
+        // there.
         unsafe { System.dealloc(ptr, layout) }
     }
 }
@@ -73,34 +74,34 @@ fn the_steady_state_allocates_nothing() {
             if device.kind() == DeviceKind::Cpu {
                 device.limit_memory(Some(1)); // nothing more can be allocated
             }
-            device.tally().enable();
+            device.sync_stats().enable();
             let before = COUNT.load(Ordering::Relaxed);
             (0..2).for_each(|_| batches.iter().for_each(|batch| go_round(batch)));
             let large = COUNT.load(Ordering::Relaxed) - before;
-            device.tally().disable();
+            device.sync_stats().disable();
             device.limit_memory(None);
-            let report = device.tally().report();
-            let pinned = report.stalls().iter().filter(|stall| stall.kind != Stall::Synchronize).count();
+            let report = device.sync_stats().report();
+            let pinned = report.waits().iter().filter(|stall| stall.kind != HostWait::Synchronize).count();
             assert_eq!((pinned, large), (0, 0), "{device}: {report}");
         });
     }
 }
 
-/// A batch leaves room for images that come from elsewhere, and does not touch it. A file whose header alone
-/// can be read keeps its room.
+/// A batch leaves room for images that come from elsewhere, and does not touch it. A file whose
+/// header alone can be read keeps its room.
 #[test]
 fn gaps_stay_as_they_are() {
     let _alone = alone();
     let whole = encode(&kind(64, 80, 3));
     let scan = whole.windows(2).position(|w| w == [0xFF, 0xDA]).unwrap();
     let head = whole[..scan + 20].to_vec();
-    assert_eq!(size(&head), Ok([64, 80]));
+    assert_eq!(dimensions(&head), Ok([64, 80]));
     let files = [encode(&kind(40, 50, 1)), encode(&kind(9, 7, 2)), b"no image".to_vec(), head];
     let expected = [0, 1].map(|i| reference::decode(&files[i]).2);
     for device in Device::all() {
         AnyStream::new(device).unwrap().enter(|stream| {
             let gaps = [(100, &files[0][..]), (5, &files[2]), (16, &files[3]), (33, &files[1])];
-            let batch = Batch::with_gaps(device, &gaps).unwrap();
+            let batch = EncodedBatch::with_reserved_prefix(device, &gaps).unwrap();
             let first = 112..112 + 6000;
             let second = 21552..21552_usize + 189;
             assert_eq!(batch.rgb_bytes(), second.end.next_multiple_of(16));
@@ -116,7 +117,7 @@ fn gaps_stay_as_they_are() {
             let outside = (0..bytes.len()).filter(|i| !first.contains(i) && !second.contains(i));
             assert!(outside.into_iter().all(|i| bytes[i] == 77), "{device}");
             // Where the decoder takes the memory, the file that may lie about its size gets none.
-            assert_eq!(Batch::new(device, &[&files[3]]).unwrap().rgb_bytes(), 0);
+            assert_eq!(EncodedBatch::new(device, &[&files[3]]).unwrap().rgb_bytes(), 0);
         });
     }
 }
@@ -154,9 +155,9 @@ fn files_of_a_large_batch_are_read_as_alone() {
     }
 }
 
-/// A batch uses the memory of the one before it again. A file that breaks off while its data is read
-/// leaves no record of its own there, and the record of the earlier file must not count either: its
-/// image would be decoded over the one beside it.
+/// A batch uses the memory of the one before it again. A file that breaks off while its data is
+/// read leaves no record of its own there, and the record of the earlier file must not count
+/// either: its image would be decoded over the one beside it.
 #[test]
 fn nothing_of_an_earlier_batch_is_decoded_in_the_place_of_a_broken_file() {
     let _alone = alone();
@@ -170,7 +171,8 @@ fn nothing_of_an_earlier_batch_is_decoded_in_the_place_of_a_broken_file() {
         AnyStream::new(device).unwrap().enter(|stream| {
             let mut decoder = Decoder::new(device);
             for _ in 0..20 {
-                // The large image lies behind the small one, where the good one is in the next batch.
+                // The large image lies behind the small one, where the good one is in the next
+                // batch.
                 let before = decoder.read(&[&small, &large]).unwrap();
                 let images = decoder.decode(stream, before).unwrap().synchronize().unwrap();
                 decoder.recycle(Event::ready(images));

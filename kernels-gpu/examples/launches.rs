@@ -9,11 +9,11 @@ use thalweg_kernels::linear::{
 };
 use thalweg_kernels::train;
 use thalweg_kernels::vision::{
-    Budget, Layout, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut, allocate,
-    analyze, balance, compress, compress_fused, compress_fused_bf16, compress_fused_f16, entropy, features,
+    BatchLayout, Budget, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
+    allocate, analyze, balance, compress, compress_fused, compress_fused_bf16, compress_fused_f16, entropy, features,
     participatory, profile_sample, profile_scale, relevance, relevance_with_query, textures, top,
 };
-use thalweg_simt::host::{DeviceSlice, Kernel, Launch, LaunchError, LaunchShape, TileMap, Tiles};
+use thalweg_simt::host::{DeviceSlice, Kernel, Launch, LaunchError, LaunchShape, MatrixView, TensorMap};
 use thalweg_simt::{Element, bf16, f16};
 
 /// A device that notes what it is asked to launch.
@@ -37,7 +37,7 @@ unsafe impl Launch<()> for Notes {
         132
     }
 
-    fn tile_map(&self, _: &Tiles) -> Result<Option<TileMap>, LaunchError> {
+    fn tensor_map(&self, _: &MatrixView) -> Result<Option<TensorMap>, LaunchError> {
         Ok(self.tiles.get().then_some([0; 16]))
     }
 }
@@ -61,15 +61,17 @@ fn tokens_mut<'a, T: Element>(capacity: usize) -> TokensMut<'a, (), T> {
     TokensMut { tokens: out(13 * capacity), position: out(2 * capacity), capacity: capacity as u32 }
 }
 
-/// Launches the reductions of what two ranks bring, the second one also of elements that are no whole words of 16 bytes.
-fn reductions<T: thalweg_kernels::collective::Number>(on: &Notes) -> Result<(), LaunchError> {
-    use thalweg_kernels::collective::{Fold, exchange, reduce};
-    reduce(on, Fold::Sum, 2, of::<T>(512), out(256))?;
-    exchange(on, Fold::Sum, 16, [0, 2], out::<T>(256), out(256))?;
-    exchange(on, Fold::Sum, 16, [0, 2], out::<T>(255), out(256))
+/// Launches the reductions of what two ranks bring, the second one also of elements that are no
+/// whole words of 16 bytes.
+fn reductions<T: thalweg_kernels::collective::ReduceElement>(on: &Notes) -> Result<(), LaunchError> {
+    use thalweg_kernels::collective::{ReduceOp, exchange, reduce};
+    reduce(on, ReduceOp::Sum, 2, of::<T>(512), out(256))?;
+    exchange(on, ReduceOp::Sum, 16, [0, 2], out::<T>(256), out(256))?;
+    exchange(on, ReduceOp::Sum, 16, [0, 2], out::<T>(255), out(256))
 }
 
-/// Launches the product of operands of one type in each form, of operands that are not aligned, and of few rows.
+/// Launches the product of operands of one type in each form, of operands that are not aligned, and
+/// of few rows.
 fn products<T: Operand + Product<T>>(on: &Notes) -> Result<(), LaunchError> {
     let x = Matrix::new(of(128 * 128), 128, 128);
     let unaligned = Matrix::new(of(128 * 129), 128, 128).with_stride(129);
@@ -90,7 +92,7 @@ fn products<T: Operand + Product<T>>(on: &Notes) -> Result<(), LaunchError> {
 }
 
 /// Launches what training needs, with rows of 768 numbers in heads of each size.
-fn training<T: train::Number>(on: &Notes) -> Result<(), LaunchError> {
+fn training<T: train::TrainElement>(on: &Notes) -> Result<(), LaunchError> {
     let (rows, width) = (128usize, 768usize);
     let n = rows * width;
     let shape = [rows as u32, width as u32];
@@ -110,7 +112,7 @@ fn training<T: train::Number>(on: &Notes) -> Result<(), LaunchError> {
         train::round(on, of(n), out(n))?;
     }
     train::products_with_two(on, shape, false, of(n), of(2 * rows), out(parts), out(2 * width))?;
-    train::columns::<(), _, T>(on, shape, false, of(n), out(parts), out(width))?;
+    train::sum_rows::<(), _, T>(on, shape, false, of(n), out(parts), out(width))?;
     train::gelu_backward_columns::<(), _, T>(on, shape, false, false, of(n), out(n), out(parts), out(width))?;
     train::round_columns(on, shape, false, of(n), out(n), out(parts), out(width))?;
     for size in [16usize, 32, 64] {
@@ -165,7 +167,7 @@ fn main() -> Result<(), LaunchError> {
     // `analyze` has a kernel for patches of up to 32 pixels a side, and one for larger ones.
     for patch in [64, 32] {
         // Two images, since `allocate` packs the lists of more than one.
-        let layout = Layout::new(&[[height, width]; 2], patch).expect("a legal batch");
+        let layout = BatchLayout::new(&[[height, width]; 2], patch).expect("a legal batch");
         let (n, bytes) = (layout.patches() as usize, layout.bytes() as usize);
         let (batch, pixels) = (layout.batch(of(layout.table().len())), layout.pixels(of(bytes), [0.5, 0.5]));
         analyze(&on, &batch, &pixels, out(13 * n), out(n))?;
@@ -206,20 +208,20 @@ fn main() -> Result<(), LaunchError> {
     top(&on, 1, 1024, 200, of(1024), out(200))?;
     {
         use thalweg_kernels::jpeg::{
-            Coded, IMAGE_WORDS, Pieces, SEGMENT_WORDS, TABLE_WORDS, admit, coefficients, colors, inverse_dct, offsets,
-            photographs, settle, synchronize,
+            Coded, IMAGE_WORDS, Pieces, SEGMENT_WORDS, TABLE_WORDS, admit, coefficients, colors, colors_420,
+            find_sync_points, inverse_dct, offsets, repair_sync_points,
         };
         // One image with one component, one segment, one piece and one block of coefficients.
         let images = admit(&on, of(IMAGE_WORDS as usize), out(IMAGE_WORDS as usize))?;
         let (segments, huffman) = (of(SEGMENT_WORDS as usize), of(TABLE_WORDS as usize));
         let coded = Coded { most_pieces: 1, images, segments, pieces: of(1), huffman, data: of(1) };
-        synchronize(&on, &coded, out(2), out(4))?;
-        settle(&on, &coded, out(2), out(4))?;
+        find_sync_points(&on, &coded, out(2), out(4))?;
+        repair_sync_points(&on, &coded, out(2), out(4))?;
         offsets(&on, &coded, of(4), out(4))?;
         let known = Pieces { states: of(2), counts: of(4), places: of(4) };
         coefficients(&on, &coded, &known, out(64), out(1))?;
         inverse_dct(&on, images, of(1), 1, of(32), of(64), out(64))?;
-        photographs(&on, images, of(1), 64, of(64), out(192))?;
+        colors_420(&on, images, of(1), 64, of(64), out(192))?;
         colors(&on, images, of(1), 64, of(64), out(192))?;
     }
     {

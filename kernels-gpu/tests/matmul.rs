@@ -13,7 +13,7 @@ use testkit::devices::{on_each_device, report};
 use testkit::fence::{Fence, Fenced, same};
 use testkit::oracle::{self, SplitMix};
 use thalweg::{Device, DeviceKind, Error, LaunchError, LiveBrand, PerThread, Stream};
-use thalweg_cublaslt::{Computed, CublasLt, WORKSPACE_BYTES};
+use thalweg_cublaslt::{CublasLt, UsedBackend, WORKSPACE_BYTES};
 use thalweg_kernels::linear::{
     self, Activation, Epilogue, Matrix, MatrixMut, Operand, Product, matmul, matmul_with_scratch, scratch_len,
 };
@@ -159,13 +159,13 @@ fn activate(activation: Activation, x: f64) -> f64 {
     }
 }
 
-/// Computes a product by the library if there is one, and compares it with the reference. Returns who
-/// computed it.
+/// Computes a product by the library if there is one, and compares it with the reference. Returns
+/// who computed it.
 fn check<S: LiveBrand, T: Number + Operand, C: Number + Product<T>>(
     s: &Stream<S>,
     library: Option<CublasLt>,
     case: &Case,
-) -> Computed {
+) -> UsedBackend {
     let &Case { batch, extents: [m, n, k], transposed: [ta, tb], gaps, shift, .. } = case;
     let mut random = SplitMix(case.seed);
     let stored = |transposed, [rows, columns]: [usize; 2]| if transposed { [columns, rows] } else { [rows, columns] };
@@ -202,7 +202,7 @@ fn check<S: LiveBrand, T: Number + Operand, C: Number + Product<T>>(
                 let mut scratch = s.upload_blocking(&left_there).unwrap();
                 matmul_with_scratch(s, &mut scratch, batch, x, y, &epilogue, c).unwrap();
             }
-            Computed::ByThalweg
+            UsedBackend::ByThalweg
         }
         Some(library) => {
             let bytes = [0, 100_000, WORKSPACE_BYTES][(case.seed % 3) as usize];
@@ -230,7 +230,7 @@ fn check<S: LiveBrand, T: Number + Operand, C: Number + Product<T>>(
                 // The library may round to the type of C before each addition.
                 let parts = [sum, bias.value(), residual.get(z, row, column), old.get(z, row, column)];
                 let between = parts.map(f64::abs).iter().sum::<f64>();
-                let rounded = v.abs() + if computed == Computed::ByLibrary { between } else { 0.0 };
+                let rounded = v.abs() + if computed == UsedBackend::ByLibrary { between } else { 0.0 };
                 // Tensor cores cut digits off where they add. The activations are approximations.
                 let allowed =
                     (k + 16) as f64 * size / (1 << 22) as f64 + 4e-6 * (1.0 + linear) + 1.01 * C::ROUNDING * rounded;
@@ -258,10 +258,10 @@ fn check_types<S: LiveBrand>(s: &Stream<S>, case: &Case) {
     check_types_by(s, None, case);
 }
 
-fn check_types_by<S: LiveBrand>(s: &Stream<S>, library: Option<CublasLt>, case: &Case) -> Computed {
+fn check_types_by<S: LiveBrand>(s: &Stream<S>, library: Option<CublasLt>, case: &Case) -> UsedBackend {
     if case.types > 0 && s.device().compute_capability().is_some_and(|(major, _)| major < 8) {
         report(&format!("NOT COVERED: products of 16 bits on {}", s.device()));
-        return Computed::ByThalweg;
+        return UsedBackend::ByThalweg;
     }
     match case.types {
         0 => check::<S, f32, f32>(s, library, case),
@@ -280,8 +280,8 @@ proptest! {
         on_each_device(|s| check_types(s, &case));
     }
 
-    /// At most 8 rows and a B that is stored along k have kernels of their own. A lane takes 512 or 1024 values of k in
-    /// a step.
+    /// At most 8 rows and a B that is stored along k have kernels of their own. A lane takes 512 or
+    /// 1024 values of k in a step.
     #[test]
     fn a_few_rows_are_those_of_the_reference(
         case in any_case(), m in 1usize..=9, n in 1usize..40, k in 0usize..300, long: bool,
@@ -321,8 +321,8 @@ fn each_kernel_computes_more_than_one_tile_and_step() {
     }
 }
 
-/// The kernels for compute capability 9.0 give a multiprocessor one block, whose halves take tiles in
-/// turns. So a GPU with 132 multiprocessors needs more than 264 tiles to take a second turn.
+/// The kernels for compute capability 9.0 give a multiprocessor one block, whose halves take tiles
+/// in turns. So a GPU with 132 multiprocessors needs more than 264 tiles to take a second turn.
 #[test]
 fn there_can_be_more_tiles_than_a_device_computes_at_once() {
     let case = Case {
@@ -346,8 +346,9 @@ fn there_can_be_more_tiles_than_a_device_computes_at_once() {
     }
 }
 
-/// With scratch memory, the kernels for compute capability 9.0 share the steps of the last tiles between all
-/// multiprocessors, if K is long. A tile has many parts then, and after two of 134 tiles whole ones follow.
+/// With scratch memory, the kernels for compute capability 9.0 share the steps of the last tiles
+/// between all multiprocessors, if K is long. A tile has many parts then, and after two of 134
+/// tiles whole ones follow.
 #[test]
 fn sums_can_be_shared_between_multiprocessors() {
     let case = Case {
@@ -433,7 +434,8 @@ fn gpus() -> impl Iterator<Item = Device> {
     Device::all().into_iter().filter(|device| device.kind() == DeviceKind::Cuda)
 }
 
-/// Computes C from the same operands several times, with the same scratch memory of so many elements.
+/// Computes C from the same operands several times, with the same scratch memory of so many
+/// elements.
 fn gradients<S: LiveBrand>(
     s: &Stream<S>,
     (batch, [m, n, k]): (usize, [usize; 3]),
@@ -452,8 +454,9 @@ fn gradients<S: LiveBrand>(
     results.iter().map(|c| s.read_blocking(c).unwrap()).collect()
 }
 
-/// The blocks that split a sum finish in any order, and other streams change it. Each stream has scratch memory of its
-/// own, which held other values before, and in which products follow one another.
+/// The blocks that split a sum finish in any order, and other streams change it. Each stream has
+/// scratch memory of its own, which held other values before, and in which products follow one
+/// another.
 #[test]
 fn split_sums_have_the_same_bits_each_time() {
     for device in gpus() {
@@ -461,7 +464,8 @@ fn split_sums_have_the_same_bits_each_time() {
         for shape in [(1, [136, 8, 6008]), (1, [384, 392, 8192]), (134, [8, 8, 6008])] {
             let once = |scratch| device.per_thread(|s| gradients(s, shape, scratch, 1)).unwrap().remove(0);
             let (first, whole) = (once(len), once(0));
-            // Split sums are added in another order. If no bit differed, this test would see none of them.
+            // Split sums are added in another order. If no bit differed, this test would see none
+            // of them.
             assert_eq!(same_bits(&first, &whole), len == 0, "{shape:?} on {device}");
             std::thread::scope(|scope| {
                 for _ in 0..3 {
@@ -574,8 +578,9 @@ proptest! {
     }
 }
 
-/// cuBLASLt has kernels that read several elements of the bias at once. One of them must not be chosen for a bias whose
-/// address it cannot read: it fails, and with it everything after it on the device.
+/// cuBLASLt has kernels that read several elements of the bias at once. One of them must not be
+/// chosen for a bias whose address it cannot read: it fails, and with it everything after it on the
+/// device.
 #[test]
 fn cublaslt_takes_a_bias_at_any_address() {
     on_each_device_with_cublaslt(|s, library| {
@@ -652,7 +657,7 @@ fn cublaslt_computes_what_it_can() {
         accumulate: false,
         seed: 2, // with a workspace
     };
-    let by = [Computed::ByLibrary, Computed::ByThalweg];
+    let by = [UsedBackend::ByLibrary, UsedBackend::ByThalweg];
     for types in 0..5 {
         for transposed in [[false, true], [false, false], [true, false], [true, true]] {
             let case = Case { types, transposed, ..case.clone() };

@@ -6,7 +6,7 @@ use std::time::Instant;
 use thalweg::{Error, Result};
 
 use crate::DecodeError;
-use crate::canvas::Pixels;
+use crate::image_sink::Pixels;
 
 pub(crate) struct Decoded<M> {
     pub(crate) index: u64,

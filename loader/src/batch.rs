@@ -13,11 +13,11 @@ use thalweg::{DeviceBuffer, PinnedBuffer, Resource};
 pub struct Batch<M: Clone + Send + 'static> {
     /// The pixels of the images, interleaved RGB, one image after another. [`byte_ranges`] says
     /// where each image lies; each begins at a multiple of 16 bytes, and the bytes between two
-    /// images are arbitrary. The buffer is empty with [`Upload::Off`](crate::Upload::Off).
+    /// images are arbitrary. The buffer is empty with [`UploadMode::Off`](crate::UploadMode::Off).
     pub rgb: DeviceBuffer<u8>,
     /// The same pixels on the host, as they were decoded. A buffer is empty if its memory could not
     /// be page-locked (then [`Batch::pixels`] still has the pixels), and if the pixels went from a
-    /// file to the device ([`Canvas::rgb_in_file`](crate::Canvas::rgb_in_file)).
+    /// file to the device ([`ImageSink::rgb_in_file`](crate::ImageSink::rgb_in_file)).
     pub images: Vec<PinnedBuffer<u8>>,
     #[resource(plain)]
     pub(crate) pageable: Vec<Vec<u8>>,
@@ -46,7 +46,7 @@ impl<M: Clone + Send + 'static> Batch<M> {
     }
 
     /// Whether there are no images, because all samples failed. Only a loader with
-    /// [`drop_last`](crate::Options::drop_last) yields such a batch.
+    /// [`drop_last`](crate::LoaderOptions::drop_last) yields such a batch.
     ///
     /// There is nothing to launch for it, and no kernel layout can describe it. Wait for it, record
     /// it and recycle it like any other batch. On a stream, `sizes.is_empty()` says the same.

@@ -9,24 +9,24 @@ use std::path::{Path, PathBuf};
 use thalweg::{Error, Result};
 
 use crate::DecodeError;
-use crate::canvas::Canvas;
+use crate::image_sink::ImageSink;
 use crate::source::{Sample, Source};
 
-/// A file, and the class that its folder stands for: what [`Source::class_folders`] gives each
+/// A file, and the class that its folder stands for: what [`Source::image_folder`] gives each
 /// sample as metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Labelled {
-    /// The index of the class in [`ClassFolders::classes`].
+pub struct Labeled {
+    /// The index of the class in [`ImageFolder::classes`].
     pub label: u32,
     /// The file.
     pub path: PathBuf,
 }
 
-/// The images and the classes that [`Source::class_folders`] finds.
+/// The images and the classes that [`Source::image_folder`] finds.
 #[derive(Debug)]
-pub struct ClassFolders {
+pub struct ImageFolder {
     /// The files of all classes: those of class 0 first, and those of a class in order of path.
-    pub source: Source<Labelled>,
+    pub source: Source<Labeled>,
     /// The names of the classes in order. Bytes of a name that are not UTF-8 are replaced.
     pub classes: Vec<String>,
 }
@@ -40,7 +40,7 @@ impl Source<PathBuf> {
     pub fn folder(
         folder: impl AsRef<Path>,
         extensions: &[&str],
-        read: impl Fn(&Path, &mut Canvas<'_>) -> Result<(), DecodeError> + Clone + Send + 'static,
+        read: impl Fn(&Path, &mut ImageSink<'_>) -> Result<(), DecodeError> + Clone + Send + 'static,
     ) -> Result<Self> {
         Ok(Self::files(Search::new(folder.as_ref(), extensions, false).some_files()?, read))
     }
@@ -69,13 +69,13 @@ impl Source<PathBuf> {
     pub fn folders(
         root: impl AsRef<Path>,
         extensions: &[&str],
-        read: impl Fn(&Path, &mut Canvas<'_>) -> Result<(), DecodeError> + Clone + Send + 'static,
+        read: impl Fn(&Path, &mut ImageSink<'_>) -> Result<(), DecodeError> + Clone + Send + 'static,
     ) -> Result<Self> {
         Ok(Self::files(Search::new(root.as_ref(), extensions, true).some_files()?, read))
     }
 }
 
-impl Source<Labelled> {
+impl Source<Labeled> {
     /// The files below the subfolders of a folder, where each subfolder is a class: `cat/1.jpg` and
     /// `cat/old/2.jpg` are of the class `cat`. Classes are numbered in order of name. A subfolder
     /// without files is a class too, so that parts of a data set number their classes alike. Files
@@ -84,7 +84,7 @@ impl Source<Labelled> {
     /// Within a class, files are found as [`folders`](Source::folders) finds them.
     ///
     /// ```
-    /// use thalweg_loader::{Loader, Options, Source, read_ppm};
+    /// use thalweg_loader::{Loader, LoaderOptions, Source, read_ppm};
     /// use thalweg::Device;
     ///
     /// let root = std::env::temp_dir().join(format!("thalweg-classes-{}", std::process::id()));
@@ -94,7 +94,7 @@ impl Source<Labelled> {
     /// }
     /// let found = Source::class_folders(&root, &["ppm"], read_ppm)?;
     /// assert_eq!(found.classes, ["cat", "dog"]);
-    /// let mut loader = Loader::new(Device::cpu()?, found.source, Options::default())?;
+    /// let mut loader = Loader::new(Device::cpu()?, found.source, LoaderOptions::default())?;
     /// let batch = loader.next().unwrap()?.synchronize()?;
     /// assert_eq!((batch.meta[1].label, &batch.meta[1].path), (1, &root.join("dog/1.ppm")));
     /// # std::fs::remove_dir_all(&root)?;
@@ -103,11 +103,11 @@ impl Source<Labelled> {
     ///
     /// # Errors
     /// A folder cannot be read, or there is no such file in any class.
-    pub fn class_folders(
+    pub fn image_folder(
         root: impl AsRef<Path>,
         extensions: &[&str],
-        read: impl Fn(&Path, &mut Canvas<'_>) -> Result<(), DecodeError> + Clone + Send + 'static,
-    ) -> Result<ClassFolders> {
+        read: impl Fn(&Path, &mut ImageSink<'_>) -> Result<(), DecodeError> + Clone + Send + 'static,
+    ) -> Result<ImageFolder> {
         let root = Search::new(root.as_ref(), extensions, false);
         let (mut classes, mut all) = (Vec::new(), Vec::new());
         let mut folders = root.entries(root.folder)?;
@@ -115,7 +115,7 @@ impl Source<Labelled> {
         for (label, folder) in (0..).zip(&folders) {
             classes.push(folder.file_name().unwrap_or_default().to_string_lossy().into_owned());
             let files = Search::new(folder, extensions, true).files()?;
-            all.extend(files.into_iter().map(|path| Labelled { label, path }));
+            all.extend(files.into_iter().map(|path| Labeled { label, path }));
         }
         if all.is_empty() {
             return Err(root.refuse(root.folder, "there is none in its subfolders"));
@@ -123,9 +123,9 @@ impl Source<Labelled> {
         let source = Self::indexed(all.len() as u64, move |index| {
             let (file, read) = (all[index as usize].clone(), read.clone());
             let path = file.path.clone();
-            Sample::new(path.display().to_string(), file, move |canvas| read(&path, canvas))
+            Sample::new(path.display().to_string(), file, move |sink| read(&path, sink))
         });
-        Ok(ClassFolders { source, classes })
+        Ok(ImageFolder { source, classes })
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Seek};
 use std::path::Path;
 
 use crate::DecodeError;
-use crate::canvas::Canvas;
+use crate::image_sink::ImageSink;
 use crate::staging;
 
 /// Reads a binary PPM (`P6`, 8 bits). It is a header of text and the pixels, which go straight from
@@ -13,25 +13,25 @@ use crate::staging;
 ///
 /// # Errors
 /// The file cannot be read, is not such a PPM, or ends before its pixels do.
-pub fn read_ppm(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
+pub fn read_ppm(path: &Path, sink: &mut ImageSink<'_>) -> Result<(), DecodeError> {
     let (mut file, height, width) = open_ppm(path)?;
     // Without this check, a broken header could ask for memory that no pixels fill. The file may be
     // a pipe, which has no position, so it counts from the beginning and not from the pixels.
     let failed = |e| format!("cannot read its pixels: {e}");
-    staging::reaches(file.get_ref(), 0, Canvas::bytes(height, width)?).map_err(failed)?;
+    staging::reaches(file.get_ref(), 0, ImageSink::bytes(height, width)?).map_err(failed)?;
     // This takes what is buffered, and reads the rest from the file without another copy.
-    Ok(file.read_exact(canvas.rgb(height, width)?).map_err(failed)?)
+    Ok(file.read_exact(sink.rgb(height, width)?).map_err(failed)?)
 }
 
 /// Reads the header of a binary PPM, and leaves its pixels to the upload. They go from the file to
-/// the device in pieces, and the batch has none on the host: see [`Canvas::rgb_in_file`].
+/// the device in pieces, and the batch has none on the host: see [`ImageSink::rgb_in_file`].
 ///
 /// # Errors
 /// The file cannot be read, is not such a PPM, or ends before its pixels do.
-pub fn upload_ppm(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
+pub fn upload_ppm(path: &Path, sink: &mut ImageSink<'_>) -> Result<(), DecodeError> {
     let (mut file, height, width) = open_ppm(path)?;
     let at = file.stream_position().map_err(|e| format!("cannot read it: {e}"))?;
-    canvas.rgb_in_file(height, width, file.into_inner(), at)
+    sink.rgb_in_file(height, width, file.into_inner(), at)
 }
 
 /// Opens a PPM. Returns the file, positioned at its pixels, and their height and width.

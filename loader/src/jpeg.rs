@@ -4,8 +4,8 @@
 //! upload of its batch sends the coded data over the bus, and kernels write the pixels to their
 //! place in the batch. The upload waits until it knows what became of each file. What the device
 //! cannot decode, the decoder of the host does: a kind of file that the header tells on the decode
-//! thread, and a file of which only its data tells here, after which the batch starts over. So pixels and errors are
-//! those, and come where they come, without the device.
+//! thread, and a file of which only its data tells here, after which the batch starts over. So
+//! pixels and errors are those, and come where they come, without the device.
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,7 +17,7 @@ use thalweg_jpeg::{Decoder, JpegError};
 use crate::DecodeError;
 use crate::assembly::Assembly;
 use crate::batch::{byte_ranges, padded};
-use crate::canvas::{self, Canvas, Pixels};
+use crate::image_sink::{self, ImageSink, Pixels};
 use crate::lock;
 use crate::photo::{MAX_FILE, decode_photo};
 use crate::queue::{Queue, message};
@@ -26,10 +26,10 @@ use crate::staging;
 /// The most pixels that one call of the decoder gets. Its coefficients are counted in 32 bits.
 const MOST_PIXELS: u64 = 1 << 29;
 
-impl Canvas<'_> {
-    /// Reads a JPEG file into page-locked memory, for the device to decode. Returns what was read if
-    /// it is of a kind that the host must decode, and `None` if this is no regular file or if the
-    /// device is not to decode anything.
+impl ImageSink<'_> {
+    /// Reads a JPEG file into page-locked memory, for the device to decode. Returns what was read
+    /// if it is of a kind that the host must decode, and `None` if this is no regular file or if
+    /// the device is not to decode anything.
     pub(crate) fn jpeg_in_file(&mut self, file: &File) -> Result<Option<Vec<u8>>, DecodeError> {
         let length =
             file.metadata().ok().filter(|file| file.is_file() && file.len() <= MAX_FILE).map(|file| file.len());
@@ -61,8 +61,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
         self
     }
 
-    /// Decodes the JPEG files of a batch to where their pixels belong in `rgb`, and waits. Returns the
-    /// numbers of the images that the device could not decode, in order, and why.
+    /// Decodes the JPEG files of a batch to where their pixels belong in `rgb`, and waits. Returns
+    /// the numbers of the images that the device could not decode, in order, and why.
     pub(crate) fn decode_on_device<S: LiveBrand>(
         &self,
         stream: &Stream<S>,
@@ -100,11 +100,11 @@ impl<M: Clone + Send + 'static> Queue<M> {
             let mut decoder =
                 decoder.unwrap_or_else(|| Decoder::new(stream.device()).coefficients_from(self.pool.clone()));
             let report = self.options.timeline.span(stream, Activity::Compute, "decode", || {
-                let batch = decoder.read_with_gaps(&files)?;
+                let batch = decoder.read_with_reserved_prefix(&files)?;
                 decoder.decode_into(stream, batch, rgb)
             })?;
             // It takes milliseconds, in which the threads that read have work for the core.
-            let report = report.synchronize_asleep()?;
+            let report = report.synchronize_sleeping()?;
             lock(&self.decoders).push(decoder);
             let why = |i: usize, number: usize| match report.image(i) {
                 Ok(image) if image.bytes == ranges[number] => None,
@@ -126,17 +126,18 @@ impl<M: Clone + Send + 'static> Queue<M> {
         Ok(broken)
     }
 
-    /// Decodes a file that the device could not decode, and notes why. If that fails, the image becomes an error.
+    /// Decodes a file that the device could not decode, and notes why. If that fails, the image
+    /// becomes an error.
     pub(crate) fn decode_on_host(&self, front: &mut Assembly<M>, number: usize, why: String) {
         let Some(image) = front.images().nth(number) else { return };
         let Pixels::Jpeg(file, _) = &image.pixels else { return };
         // The file keeps its memory until it is decoded, so more of a spent budget may never come.
-        let mut canvas = Canvas::new(&self.scratch, true, |bytes| match (self.pin)(&self.pool, bytes) {
+        let mut sink = ImageSink::new(&self.scratch, true, |bytes| match (self.pin)(&self.pool, bytes) {
             Ok(buffer) => Ok(Pixels::Pinned(buffer)),
-            Err(error) => canvas::zeros(bytes).map(Pixels::Pageable).map_err(|_| error),
+            Err(error) => image_sink::zeros(bytes).map(Pixels::Pageable).map_err(|_| error),
         });
-        let run = catch_unwind(AssertUnwindSafe(|| decode_photo(file.bytes(), &mut canvas)));
-        let outcome = match (run, canvas.into_image()) {
+        let run = catch_unwind(AssertUnwindSafe(|| decode_photo(file.bytes(), &mut sink)));
+        let outcome = match (run, sink.into_image()) {
             (Ok(Ok(())), Some(image)) => Ok(image),
             (Ok(Ok(())), None) => Err("the decoder returned without an image".to_owned()),
             (Ok(Err(error)), _) => Err(error.to_string()),

@@ -6,25 +6,25 @@
 //! ```
 //!
 //! A [`Loader`] is an iterator of [`Event<Batch>`](thalweg::Event). Threads decode images of any
-//! sizes straight into page-locked memory. More threads, each with a stream of its own, upload them,
-//! [`prefetch`](Options::prefetch) batches ahead of the consumer; mostly one is enough
-//! ([`upload_streams`](Options::upload_streams)). Batches come in the order of the
+//! sizes straight into page-locked memory. More threads, each with a stream of its own, upload
+//! them, [`prefetch`](LoaderOptions::prefetch) batches ahead of the consumer; mostly one is enough
+//! ([`upload_streams`](LoaderOptions::upload_streams)). Batches come in the order of the
 //! [`Source`], whatever the threads do. The transfers of a batch are complete before its consumer
 //! can touch it: the event orders them on the device, and the host does not wait.
 //!
 //! ```
-//! use thalweg_loader::{Loader, Options, Sample, Source};
+//! use thalweg_loader::{Loader, LoaderOptions, Sample, Source};
 //! use thalweg::{Device, stream_tags};
 //!
 //! // Ten gray images of growing width, with their number as metadata.
 //! let source = Source::indexed(10, |index| {
-//!     Sample::new(format!("gray {index}"), index, move |canvas| {
-//!         canvas.rgb(4, 5 + index as u32)?.fill(index as u8); // height, width; page-locked memory
+//!     Sample::new(format!("gray {index}"), index, move |sink| {
+//!         sink.rgb(4, 5 + index as u32)?.fill(index as u8); // height, width; page-locked memory
 //!         Ok(())
 //!     })
 //! });
 //! let gpu = Device::best()?;
-//! let mut loader = Loader::new(gpu, source, Options { batch: 4, ..Options::default() })?;
+//! let mut loader = Loader::new(gpu, source, LoaderOptions { batch: 4, ..LoaderOptions::default() })?;
 //!
 //! stream_tags!(Compute);
 //! let compute = gpu.stream::<Compute>()?;
@@ -43,30 +43,30 @@
 //! and those that the decode threads work on. **Errors.** A sample that cannot be decoded becomes
 //! an `Err` that names it, just before its batch, which has one image less. The other samples are
 //! not affected. **Ranks** that take a step together for each batch set
-//! [`drop_last`](Options::drop_last): then all of them get the same number of batches, whatever
-//! fails. **Raw frames** need no host memory of their own: see [`upload_ppm`], and
-//! [`Canvas::rgb_in_file`] for other formats. **JPEG files** are decoded on a GPU with the feature
-//! `jpeg-device` (`Options::decode`). **Streams** are used where they pay ([`Decision`]).
-//! Otherwise `next` uploads and waits, with the same result. **Tasks** use the loader as a
-//! [`Stream`](futures_core::Stream). **Checkpoints** keep its [`Position`]. The loader reports decisions,
-//! fallbacks and skipped samples through the [`log`] crate.
+//! [`drop_last`](LoaderOptions::drop_last): then all of them get the same number of batches,
+//! whatever fails. **Raw frames** need no host memory of their own: see [`upload_ppm`], and
+//! [`ImageSink::rgb_in_file`] for other formats. **JPEG files** are decoded on a GPU with the
+//! feature `jpeg-device` (`LoaderOptions::decode`). **Streams** are used where they pay
+//! ([`UploadPlan`]). Otherwise `next` uploads and waits, with the same result. **Tasks** use the
+//! loader as a [`Stream`](futures_core::Stream). **Checkpoints** keep its [`LoaderState`]. The
+//! loader reports decisions, fallbacks and skipped samples through the [`log`] crate.
 //!
 //! | variable | overrides |
 //! |---|---|
-//! | `THALWEG_LOADER_THREADS` | [`Options::threads`] |
-//! | `THALWEG_LOADER_STREAM_BYTES` | [`Options::stream_bytes`] |
-//! | `THALWEG_DECODE` | `Options::decode` where that is `Auto`: `auto`, `device` or `host`, with the feature `jpeg-device` |
+//! | `THALWEG_LOADER_THREADS` | [`LoaderOptions::decode_threads`] |
+//! | `THALWEG_LOADER_STREAM_BYTES` | [`LoaderOptions::stream_bytes`] |
+//! | `THALWEG_DECODE` | `LoaderOptions::decode` where that is `Auto`: `auto`, `device` or `host`, with the feature `jpeg-device` |
 
 mod assembly;
 mod batch;
-mod canvas;
-mod decision;
-mod flight;
 mod folders;
 mod formats;
+mod image_sink;
+mod in_flight;
 #[cfg(feature = "jpeg-device")]
 mod jpeg;
 mod loader;
+mod loader_state;
 #[cfg(feature = "image")]
 mod metadata;
 mod monitor;
@@ -75,7 +75,6 @@ mod options;
 mod photo;
 mod pieces;
 mod poll;
-mod position;
 mod queue;
 #[cfg_attr(not(feature = "image"), allow(dead_code, reason = "only photographs need it"))]
 mod scratch;
@@ -86,27 +85,28 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod upload;
+mod upload_plan;
 
 pub use batch::{Batch, BatchEvents, BatchOn, byte_ranges};
-pub use canvas::Canvas;
-pub use decision::Decision;
-pub use folders::{ClassFolders, Labelled};
+pub use folders::{ImageFolder, Labeled};
 pub use formats::{read_ppm, upload_ppm};
+pub use image_sink::ImageSink;
 pub use loader::Loader;
+pub use loader_state::LoaderState;
 #[cfg(feature = "jpeg-device")]
-pub use options::Decode;
-pub use options::{Options, Upload};
+pub use options::DecodeBackend;
+pub use options::{LoaderOptions, UploadMode};
 #[cfg(feature = "image")]
 pub use photo::{decode_photo, read_photo};
-pub use position::Position;
 pub use source::{Sample, Source};
-pub use stats::{Stage, Stats};
+pub use stats::{StageStats, Stats};
+pub use upload_plan::UploadPlan;
 
 /// The error of a decoder: an error of any kind, or a text (`Err("no image".into())`).
 pub type DecodeError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Locks a mutex. The data of a mutex that a panic poisoned is still usable: the only code of a user
-/// that runs under a lock of this crate is a logger, and if it panics, the loader ends.
+/// Locks a mutex. The data of a mutex that a panic poisoned is still usable: the only code of a
+/// user that runs under a lock of this crate is a logger, and if it panics, the loader ends.
 pub(crate) fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -12,15 +12,15 @@ use thalweg::{AnyStream, Device, Error, Event, PinnedPool, Result, beside_captur
 
 use crate::assembly::Assembly;
 use crate::batch::{Batch, BatchEvents};
-use crate::decision::Decision;
+use crate::loader_state::LoaderState;
 use crate::lock;
-use crate::monitor::Monitor;
-use crate::options::Options;
-use crate::position::Position;
+use crate::monitor::MemoryMonitor;
+use crate::options::LoaderOptions;
 use crate::queue::{Pin, Queue};
 use crate::source::Source;
 use crate::state::State;
 use crate::stats::Stats;
+use crate::upload_plan::UploadPlan;
 
 /// An iterator of batches, which are decoded and uploaded ahead. The [crate](crate) shows how to
 /// use it.
@@ -35,9 +35,9 @@ pub struct Loader<M: Clone + Send + 'static> {
     pub(crate) device: Device,
     len: Option<u64>,
     threads: Vec<JoinHandle<()>>,
-    pub(crate) decision: Option<Decision>,
+    pub(crate) plan: Option<UploadPlan>,
     new_stream: NewStream,
-    pub(crate) monitor: Arc<Mutex<Monitor>>,
+    pub(crate) monitor: Arc<Mutex<MemoryMonitor>>,
     /// Threads upload, so `next` need not.
     ahead: bool,
     /// The time at which a task began to wait for a batch.
@@ -55,7 +55,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
     /// # Errors
     /// An option or an environment variable is out of its range, the source cannot be shuffled, or
     /// no thread can be started.
-    pub fn new(device: Device, source: Source<M>, options: Options) -> Result<Self> {
+    pub fn new(device: Device, source: Source<M>, options: LoaderOptions) -> Result<Self> {
         let options = options.settle(|name| std::env::var_os(name))?;
         Self::with(device, source, options, |pool, bytes| pool.take(bytes), AnyStream::new)
     }
@@ -63,7 +63,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
     pub(crate) fn with(
         device: Device,
         source: Source<M>,
-        mut options: Options,
+        mut options: LoaderOptions,
         pin: Pin,
         new_stream: NewStream,
     ) -> Result<Self> {
@@ -76,11 +76,11 @@ impl<M: Clone + Send + 'static> Loader<M> {
         }
         let Source { len, sample } = source;
         let useful = usize::try_from(len.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-        options.threads = options.threads.min(useful).max(1);
+        options.decode_threads = options.decode_threads.min(useful).max(1);
         let pool = PinnedPool::new(device, options.pinned_budget);
-        let monitor = Monitor::new(&options);
+        let monitor = MemoryMonitor::new(&options);
         #[cfg(feature = "jpeg-device")]
-        let takes_jpeg = options.upload != crate::Upload::Off && options.decode.on(device.kind());
+        let takes_jpeg = options.upload != crate::UploadMode::Off && options.decode.on(device.kind());
         let queue = Queue::new(options, pool, pin, len, sample);
         #[cfg(feature = "jpeg-device")]
         let queue = queue.taking_jpeg(takes_jpeg);
@@ -90,14 +90,14 @@ impl<M: Clone + Send + 'static> Loader<M> {
             device,
             len,
             threads: Vec::new(),
-            decision: None,
+            plan: None,
             new_stream,
             monitor: Arc::new(Mutex::new(monitor)),
             ahead: false,
             pending: None,
             told_fork: false,
         };
-        for number in 0..loader.queue.options.threads {
+        for number in 0..loader.queue.options.decode_threads {
             match loader.spawn(format!("decode-{number}"), Queue::decode_all) {
                 Ok(()) => {}
                 Err(error) if number == 0 => return Err(error),
@@ -119,7 +119,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
 
     /// Whether this process is a child that `fork` made of the loader's process.
     pub(crate) fn forked(&self) -> bool {
-        matches!(self.device.usable(), Err(Error::Forked))
+        matches!(self.device.ensure_usable(), Err(Error::Forked))
     }
 
     /// The number of the epoch, from 0.
@@ -141,15 +141,15 @@ impl<M: Clone + Send + 'static> Loader<M> {
     /// Starts an epoch from its beginning, as [`restart`](Self::restart) does, but with this
     /// number. The number alone decides the order: ranks and runs that set the same one agree.
     pub fn set_epoch(&mut self, epoch: u64) {
-        self.queue.restart(self.len, Position { epoch, samples: 0 });
+        self.queue.restart(self.len, LoaderState { epoch, samples: 0 });
     }
 
     /// Returns the consumer's position. A loader with the same source and options that
     /// [`resume`](Self::resume)s there yields exactly the batches that this one has not yet
     /// returned.
-    pub fn position(&self) -> Position {
+    pub fn state(&self) -> LoaderState {
         let state = lock(&self.queue.state);
-        Position { epoch: state.epoch, samples: state.delivered }
+        LoaderState { epoch: state.epoch, samples: state.delivered }
     }
 
     /// Goes on where another loader was, or this one. What is under way is dropped.
@@ -158,13 +158,13 @@ impl<M: Clone + Send + 'static> Loader<M> {
     /// come again if their batch was not yet returned.
     ///
     /// ```
-    /// use thalweg_loader::{Loader, Options, Sample, Source};
+    /// use thalweg_loader::{Loader, LoaderOptions, Sample, Source};
     /// use thalweg::Device;
     ///
     /// let source = || Source::indexed(10, |index| {
-    ///     Sample::new("", index, |canvas| Ok(canvas.rgb(1, 1)?.fill(0)))
+    ///     Sample::new("", index, |sink| Ok(sink.rgb(1, 1)?.fill(0)))
     /// });
-    /// let options = Options { batch: 3, shuffle: Some(1), ..Options::default() };
+    /// let options = LoaderOptions { batch: 3, shuffle: Some(1), ..LoaderOptions::default() };
     /// let cpu = Device::cpu()?;
     /// let mut loader = Loader::new(cpu, source(), options.clone())?;
     /// loader.next().unwrap()?;
@@ -181,9 +181,9 @@ impl<M: Clone + Send + 'static> Loader<M> {
     /// ```
     ///
     /// # Errors
-    /// This rank has fewer samples in an epoch, or it is not known how many and there are more than 2^53. The
-    /// loader goes on as before.
-    pub fn resume(&mut self, position: Position) -> Result<()> {
+    /// This rank has fewer samples in an epoch, or it is not known how many and there are more than
+    /// 2^53. The loader goes on as before.
+    pub fn resume(&mut self, position: LoaderState) -> Result<()> {
         // Positions are added to, so a checkpoint cannot name the last number there is.
         let most = self.samples().unwrap_or(1 << 53);
         if position.samples > most {
@@ -199,8 +199,8 @@ impl<M: Clone + Send + 'static> Loader<M> {
 
     /// Returns the plan of the loader's uploads, with the reason. `None` before the first batch
     /// with images, with which it decides.
-    pub fn decision(&self) -> Option<&Decision> {
-        self.decision.as_ref()
+    pub fn upload_plan(&self) -> Option<&UploadPlan> {
+        self.plan.as_ref()
     }
 
     /// Returns the statistics of the loader so far.
@@ -214,7 +214,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
         lock(&self.queue.state).left_device.clone()
     }
 
-    /// Whether the device decodes JPEG files, as [`Options::decode`] says.
+    /// Whether the device decodes JPEG files, as [`LoaderOptions::decode`] says.
     #[cfg(feature = "jpeg-device")]
     pub fn decodes_on_device(&self) -> bool {
         self.queue.takes_jpeg
@@ -222,8 +222,8 @@ impl<M: Clone + Send + 'static> Loader<M> {
 
     /// The number of decode threads that the loader aims for. It has fewer if some could not be
     /// started.
-    pub fn threads(&self) -> usize {
-        self.queue.options.threads
+    pub fn decode_threads(&self) -> usize {
+        self.queue.options.decode_threads
     }
 
     /// The pool that images are decoded into. It tells how much memory it lends and keeps, also
@@ -314,7 +314,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
             return Step::Wait;
         }
         let amount = state.batches.front().map_or((0, 0), Assembly::amount);
-        if self.decision.is_none() && amount.0 > 0 {
+        if self.plan.is_none() && amount.0 > 0 {
             return Step::Decide { amount, more: !state.ended || state.batches.len() > 1 };
         }
         Step::Upload
@@ -332,18 +332,18 @@ impl<M: Clone + Send + 'static> Loader<M> {
 
     /// Decides how to upload. If that is ahead of the consumer, starts the threads that do it.
     pub(crate) fn decide(&mut self, (images, bytes): (usize, usize), more: bool) {
-        let Options { upload, stream_bytes, upload_streams, prefetch, .. } = self.queue.options;
-        let mut decision = Decision::new(upload, self.device.kind(), images, bytes, stream_bytes, more);
-        if decision.streams {
+        let LoaderOptions { upload, stream_bytes, upload_streams, prefetch, .. } = self.queue.options;
+        let mut plan = UploadPlan::new(upload, self.device.kind(), images, bytes, stream_bytes, more);
+        if plan.streams {
             let wanted = upload_streams.min(prefetch).max(1);
             // Before the first thread starts, so that the second batch is for the second stream.
             lock(&self.queue.state).streams = wanted;
             for number in 0..wanted {
                 match self.add_stream(number) {
-                    Ok(()) => decision.upload_streams = number + 1,
+                    Ok(()) => plan.upload_streams = number + 1,
                     Err(error) => {
                         if number == 0 {
-                            decision = Decision::without_streams(&error);
+                            plan = UploadPlan::without_streams(&error);
                         } else {
                             warn!("uploading on {number} streams: {error}");
                         }
@@ -357,8 +357,8 @@ impl<M: Clone + Send + 'static> Loader<M> {
                 }
             }
         }
-        decision.log(self.device);
-        self.decision = Some(decision);
+        plan.log(self.device);
+        self.plan = Some(plan);
     }
 
     /// Starts a thread that uploads ahead of the consumer, on a stream of its own.
@@ -407,7 +407,7 @@ impl<M: Clone + Send + 'static> fmt::Debug for Loader<M> {
         f.debug_struct("Loader")
             .field("device", &self.device)
             .field("options", &self.queue.options)
-            .field("decision", &self.decision)
+            .field("plan", &self.plan)
             .finish_non_exhaustive()
     }
 }

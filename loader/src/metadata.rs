@@ -6,8 +6,8 @@ use thalweg_jpeg::orientation;
 /// The most bytes of a compressed text. Pillow refuses larger ones.
 const MAX_TEXT: usize = 1 << 20;
 
-/// Returns the orientation of a PNG, 1 to 8. It is in a chunk `eXIf`, which may stand anywhere, or in a text that
-/// ImageMagick makes of it, or else in XMP.
+/// Returns the orientation of a PNG, 1 to 8. It is in a chunk `eXIf`, which may stand anywhere, or
+/// in a text that ImageMagick makes of it, or else in XMP.
 pub(crate) fn of_png(file: &[u8]) -> u32 {
     let (mut exif, mut raw, mut xmp) = (None, None, None);
     for (kind, content) in png_chunks(file) {
@@ -71,7 +71,8 @@ fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
     Some(digits?.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
-/// Returns the orientation of a WebP, 1 to 8. It is in a chunk that the header of the file announces.
+/// Returns the orientation of a WebP, 1 to 8. It is in a chunk that the header of the file
+/// announces.
 pub(crate) fn of_webp(file: &[u8]) -> u32 {
     const EXIF: u8 = 8;
     const XMP: u8 = 4;

@@ -5,12 +5,12 @@ use std::fmt;
 use log::warn;
 use thalweg::{Device, PinnedPool};
 
-use crate::options::Options;
+use crate::options::LoaderOptions;
 
 /// Looks at memory now and then, and logs a warning when its use passes a threshold. It never makes
 /// a loader fail.
 #[derive(Debug)]
-pub(crate) struct Monitor {
+pub(crate) struct MemoryMonitor {
     device_warning: f64,
     device_warning_bytes: u64,
     pinned_warning: usize,
@@ -20,15 +20,15 @@ pub(crate) struct Monitor {
     batches: u32,
 }
 
-impl Monitor {
-    pub(crate) fn new(options: &Options) -> Self {
-        let &Options { device_warning, device_warning_bytes, pinned_warning, .. } = options;
+impl MemoryMonitor {
+    pub(crate) fn new(options: &LoaderOptions) -> Self {
+        let &LoaderOptions { device_warning, device_warning_bytes, pinned_warning, .. } = options;
         Self { device_warning, device_warning_bytes, pinned_warning, high: [false; 2], batches: 0 }
     }
 
     /// Looks at memory for every sixteenth batch, because the driver takes tens of microseconds to
     /// answer.
-    pub(crate) fn look(&mut self, device: Device, pool: &PinnedPool, place: Place) {
+    pub(crate) fn look(&mut self, device: Device, pool: &PinnedPool, place: UploadSite) {
         self.batches = self.batches.wrapping_add(1);
         if self.batches % 16 != 1 {
             return;
@@ -67,14 +67,14 @@ impl Monitor {
 
 /// The batch of a warning, and its uploader.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct UploadSite {
     pub(crate) epoch: u64,
     pub(crate) number: u64,
     /// The number of the upload stream, or `None` in `next`.
     pub(crate) stream: Option<usize>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for UploadSite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { epoch, number, stream } = self;
         write!(f, "batch {number} of epoch {epoch}, ")?;
@@ -92,8 +92,8 @@ mod tests {
     #[test]
     fn memory_is_mentioned_when_a_threshold_is_passed() {
         let cpu = Device::cpu().unwrap();
-        let options = Options { device_warning: 0.5, pinned_warning: 1000, ..Options::default() };
-        let mut monitor = Monitor::new(&options);
+        let options = LoaderOptions { device_warning: 0.5, pinned_warning: 1000, ..LoaderOptions::default() };
+        let mut monitor = MemoryMonitor::new(&options);
         assert_eq!(monitor.judge(cpu, 50, 100, 1000), [None, None]);
         let [device, pinned] = monitor.judge(cpu, 51, 100, 1001);
         assert_eq!(device.unwrap(), "cpu has 51 of 100 bytes in use, more than 50");
@@ -104,7 +104,8 @@ mod tests {
 
         // The lower one of the two thresholds counts.
         for (device_warning, device_warning_bytes) in [(0.5, 90), (0.9, 50)] {
-            let mut monitor = Monitor::new(&Options { device_warning, device_warning_bytes, ..options.clone() });
+            let mut monitor =
+                MemoryMonitor::new(&LoaderOptions { device_warning, device_warning_bytes, ..options.clone() });
             assert_eq!(monitor.judge(cpu, 50, 100, 0), [None, None]);
             assert_eq!(
                 monitor.judge(cpu, 51, 100, 0)[0].as_deref(),

@@ -7,10 +7,10 @@ use thalweg::{Error, Result, Timeline};
 
 /// The way in which batches come to the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Upload {
+pub enum UploadMode {
     /// Uploads on a stream of the loader's own where that pays: on a CUDA device, for batches of at
-    /// least [`stream_bytes`](Options::stream_bytes), if there is more than one image to move.
-    /// Otherwise it works like `Sequential`.
+    /// least [`stream_bytes`](LoaderOptions::stream_bytes), if there is more than one image to
+    /// move. Otherwise it works like `Sequential`.
     #[default]
     Auto,
     /// Uploads on a stream of the loader's own, ahead of the consumer.
@@ -25,15 +25,16 @@ pub enum Upload {
 /// The place where JPEG files are decoded.
 ///
 /// ```
-/// use thalweg_loader::Decode;
+/// use thalweg_loader::DecodeBackend;
 ///
-/// assert_eq!("device".parse::<Decode>()?, Decode::Device);
+/// assert_eq!("device".parse::<DecodeBackend>()?, DecodeBackend::Device);
 /// # Ok::<(), thalweg::Error>(())
 /// ```
 #[cfg(feature = "jpeg-device")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Decode {
-    /// On a GPU, the device decodes them. On the CPU device, the host's decoder does, which is faster there.
+pub enum DecodeBackend {
+    /// On a GPU, the device decodes them. On the CPU device, the host's decoder does, which is
+    /// faster there.
     #[default]
     Auto,
     /// The device decodes them, also the CPU device.
@@ -43,7 +44,7 @@ pub enum Decode {
 }
 
 #[cfg(feature = "jpeg-device")]
-impl Decode {
+impl DecodeBackend {
     /// Whether a device of this kind decodes.
     #[must_use]
     pub fn on(self, kind: thalweg::DeviceKind) -> bool {
@@ -52,7 +53,7 @@ impl Decode {
 }
 
 #[cfg(feature = "jpeg-device")]
-impl std::str::FromStr for Decode {
+impl std::str::FromStr for DecodeBackend {
     type Err = Error;
     fn from_str(text: &str) -> Result<Self> {
         match text.trim() {
@@ -71,27 +72,27 @@ impl std::str::FromStr for Decode {
 /// The options of a loader.
 ///
 /// ```
-/// use thalweg_loader::Options;
+/// use thalweg_loader::LoaderOptions;
 ///
-/// let options = Options { batch: 32, shuffle: Some(42), shard: (0, 8), ..Options::default() };
+/// let options = LoaderOptions { batch: 32, shuffle: Some(42), shard: (0, 8), ..LoaderOptions::default() };
 /// ```
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct LoaderOptions {
     /// Images in a batch; at least 1. Default 16.
-    pub batch: usize,
+    pub batch_size: usize,
     /// Batches that are ready ahead of the consumer; at least 1. Default 2.
     pub prefetch: usize,
     /// Decode threads. The default, 0, means one for each core. There are never more threads than
     /// samples.
-    pub threads: usize,
+    pub decode_threads: usize,
     /// The seed of a new order in each epoch, which is the same on every machine. Default: the
     /// order of the source.
     pub shuffle: Option<u64>,
     /// Whether to leave out a last batch that is not full.
     ///
-    /// Then all ranks of a [`shard`](Options::shard) get the same number of batches. That number
-    /// depends only on the number of samples, the number of ranks and the size of a batch, and not
-    /// on what fails. A batch that has lost all its images is yielded empty
+    /// Then all ranks of a [`shard`](LoaderOptions::shard) get the same number of batches. That
+    /// number depends only on the number of samples, the number of ranks and the size of a batch,
+    /// and not on what fails. A batch that has lost all its images is yielded empty
     /// ([`Batch::is_empty`](crate::Batch::is_empty)), and [`Batch::failed`](crate::Batch::failed)
     /// lists what is missing. So ranks that exchange gradients after each batch do not wait for one
     /// another forever. Without `drop_last`, a batch that has lost all its images is left out.
@@ -99,51 +100,56 @@ pub struct Options {
     /// If a device or a thread fails, the loader ends early with an error. If a source without a
     /// length panics, its epoch ends early with an error.
     pub drop_last: bool,
-    /// The rank of this process and the number of ranks. Each sample belongs to one rank. Batch k of
-    /// all N ranks together has the samples of batch k of one rank with batches N times as large.
-    /// Default (0, 1).
+    /// The rank of this process and the number of ranks. Each sample belongs to one rank. Batch k
+    /// of all N ranks together has the samples of batch k of one rank with batches N times as
+    /// large. Default (0, 1).
     pub shard: (u64, u64),
     /// Whether samples that fail are logged and left out, instead of yielded as errors.
     /// [`Batch::failed`](crate::Batch::failed) and [`Stats::failed`](crate::Stats::failed) count
     /// them in both cases.
     pub skip_errors: bool,
     /// The way in which batches come to the device.
-    pub upload: Upload,
-    /// The decoder of JPEG files that [`read_photo`](crate::read_photo) reads. With [`Upload::Off`]
-    /// that is the host. `THALWEG_DECODE` decides where this says [`Decode::Auto`].
+    pub upload: UploadMode,
+    /// The decoder of JPEG files that [`read_photo`](crate::read_photo) reads. With
+    /// [`UploadMode::Off`] that is the host. `THALWEG_DECODE` decides where this says
+    /// [`DecodeBackend::Auto`].
     ///
     /// If the device decodes, a file is read straight into page-locked memory, and its coded data
-    /// alone crosses the bus. [`Batch::pixels`](crate::Batch::pixels) of such an image is empty. The
-    /// pixels equal those of libjpeg-turbo, on the host as on the device. Of files with several scans, such as progressive
-    /// ones, the host decodes the scans, and the device makes the pixels. What it cannot decode (CMYK and a few others), the
-    /// host's decoder does: [`Loader::left_device`](crate::Loader::left_device).
+    /// alone crosses the bus. [`Batch::pixels`](crate::Batch::pixels) of such an image is empty.
+    /// The pixels equal those of libjpeg-turbo, on the host as on the device. Of files with several
+    /// scans, such as progressive ones, the host decodes the scans, and the device makes the
+    /// pixels. What it cannot decode (CMYK and a few others), the host's decoder does:
+    /// [`Loader::left_device`](crate::Loader::left_device).
     #[cfg(feature = "jpeg-device")]
-    pub decode: Decode,
+    pub decode: DecodeBackend,
     /// Streams that upload; each batch goes to the next of them in turn, and the order of the
-    /// batches stays. There are never more than [`prefetch`](Options::prefetch), and at most 64.
+    /// batches stays. There are never more than [`prefetch`](LoaderOptions::prefetch), and at
+    /// most 64.
     ///
-    /// The default is one. A device has one copy engine for each direction, so more streams do not copy faster: on an
-    /// H200, two gained nothing. They help if the threads behind them take long: with JPEG files that the device decodes, take two or three.
+    /// The default is one. A device has one copy engine for each direction, so more streams do not
+    /// copy faster: on an H200, two gained nothing. They help if the threads behind them take long:
+    /// with JPEG files that the device decodes, take two or three.
     pub upload_streams: usize,
-    /// The size of a batch, in bytes, from which [`Upload::Auto`] uses a stream. Default 1 MiB,
+    /// The size of a batch, in bytes, from which [`UploadMode::Auto`] uses a stream. Default 1 MiB,
     /// which takes 20 to 40 us to copy.
     pub stream_bytes: usize,
-    /// The most page-locked memory to hold, in bytes, with that for the coefficients of progressive JPEG files that the
-    /// device decodes (if it is spent, the host decodes such a file). Decoders wait while it is spent. If waiting
-    /// may never end, because the consumer waits for the batch in question, the sample fails with
-    /// [`Error::PinnedBudget`]. Default: no limit.
+    /// The most page-locked memory to hold, in bytes, with that for the coefficients of progressive
+    /// JPEG files that the device decodes (if it is spent, the host decodes such a file). Decoders
+    /// wait while it is spent. If waiting may never end, because the consumer waits for the batch
+    /// in question, the sample fails with [`Error::PinnedBudget`]. Default: no limit.
     pub pinned_budget: usize,
-    /// The most memory that decoders use beside that for pixels, in bytes: decoders wait while it is spent, and a
-    /// photograph that needs more fails. Default 1 GiB.
+    /// The most memory that decoders use beside that for pixels, in bytes: decoders wait while it
+    /// is spent, and a photograph that needs more fails. Default 1 GiB.
     pub scratch_budget: usize,
-    /// The most pixels of a photograph (`read_photo`): a small file may claim many. Default 178 956 970, from where on
-    /// Pillow refuses an image, too.
+    /// The most pixels of a photograph (`read_photo`): a small file may claim many. Default 178 956
+    /// 970, from where on Pillow refuses an image, too.
     pub pixel_limit: u64,
     /// The fraction of device memory in use, by any process, above which the loader logs a warning.
     /// Default 0.9.
     pub device_warning: f64,
     /// Bytes of device memory in use, by any process, above which the loader logs a warning, even
-    /// if [`device_warning`](Options::device_warning) is not reached. Default: no such threshold.
+    /// if [`device_warning`](LoaderOptions::device_warning) is not reached. Default: no such
+    /// threshold.
     pub device_warning_bytes: u64,
     /// Bytes of page-locked memory above which the loader logs a warning. Default 4 GiB.
     pub pinned_warning: usize,
@@ -152,19 +158,19 @@ pub struct Options {
     pub timeline: Timeline,
 }
 
-impl Default for Options {
+impl Default for LoaderOptions {
     fn default() -> Self {
         Self {
-            batch: 16,
+            batch_size: 16,
             prefetch: 2,
-            threads: 0,
+            decode_threads: 0,
             shuffle: None,
             drop_last: false,
             shard: (0, 1),
             skip_errors: false,
-            upload: Upload::Auto,
+            upload: UploadMode::Auto,
             #[cfg(feature = "jpeg-device")]
-            decode: Decode::Auto,
+            decode: DecodeBackend::Auto,
             upload_streams: 1,
             stream_bytes: 1 << 20,
             pinned_budget: usize::MAX,
@@ -173,12 +179,12 @@ impl Default for Options {
             device_warning: 0.9,
             device_warning_bytes: u64::MAX,
             pinned_warning: 4 << 30,
-            timeline: Timeline::off(),
+            timeline: Timeline::disabled(),
         }
     }
 }
 
-impl Options {
+impl LoaderOptions {
     /// Applies what `environment` overrides, fills in the number of threads, and checks the result.
     pub(crate) fn settle(mut self, environment: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
         let number = |name: &'static str, what: &str, least: usize| match environment(name) {
@@ -192,10 +198,11 @@ impl Options {
                 }),
             },
         };
-        self.threads = number("THALWEG_LOADER_THREADS", "a number of threads", 1)?.unwrap_or(self.threads);
+        self.decode_threads =
+            number("THALWEG_LOADER_THREADS", "a number of threads", 1)?.unwrap_or(self.decode_threads);
         self.stream_bytes = number("THALWEG_LOADER_STREAM_BYTES", "a number of bytes", 0)?.unwrap_or(self.stream_bytes);
         #[cfg(feature = "jpeg-device")]
-        if self.decode == Decode::Auto
+        if self.decode == DecodeBackend::Auto
             && let Some(text) = environment("THALWEG_DECODE")
         {
             self.decode = text.to_string_lossy().parse().map_err(|_| Error::Parameter {
@@ -204,14 +211,14 @@ impl Options {
                 expected: "auto, device or host".into(),
             })?;
         }
-        if self.threads == 0 {
-            self.threads = thread::available_parallelism().map_or(1, usize::from);
+        if self.decode_threads == 0 {
+            self.decode_threads = thread::available_parallelism().map_or(1, usize::from);
         }
         let refuse =
             |name, given: String, expected: &str| Err(Error::Parameter { name, given, expected: expected.into() });
         let (rank, world) = self.shard;
         match () {
-            () if self.batch == 0 => refuse("batch", "0".into(), "at least 1"),
+            () if self.batch_size == 0 => refuse("batch", "0".into(), "at least 1"),
             () if self.prefetch == 0 => refuse("prefetch", "0".into(), "at least 1"),
             () if !(1..=64).contains(&self.upload_streams) => {
                 refuse("upload_streams", self.upload_streams.to_string(), "from 1 to 64")

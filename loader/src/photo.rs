@@ -1,14 +1,16 @@
 //! PNG, JPEG and WebP files to upright 8-bit RGB.
 //!
 //! - The content decides the format, never the extension.
-//! - Gray is replicated and a palette is looked up. Alpha is dropped, not blended, so the colour
+//! - Gray is replicated and a palette is looked up. Alpha is dropped, not blended, so the color
 //!   under transparent pixels counts.
 //! - 16-bit samples become `(v * 255 + 32767) / 65535` in integers, the nearest 8-bit value.
-//! - A JPEG has the pixels of libjpeg-turbo, and CMYK and YCCK become RGB as Pillow converts them. ICC profiles, gamma and
-//!   chromaticities are ignored: samples are taken as sRGB.
-//! - The orientation of EXIF, or else that of XMP, is applied, wherever Pillow finds it in a JPEG, a PNG or a WebP.
+//! - A JPEG has the pixels of libjpeg-turbo, and CMYK and YCCK become RGB as Pillow converts them.
+//!   ICC profiles, gamma and chromaticities are ignored: samples are taken as sRGB.
+//! - The orientation of EXIF, or else that of XMP, is applied, wherever Pillow finds it in a JPEG,
+//!   a PNG or a WebP.
 //! - Of a WebP that moves, the first frame counts.
-//! - A broken file, and one that stops before its end marker, is an error, even if a viewer would show a part of it.
+//! - A broken file, and one that stops before its end marker, is an error, even if a viewer would
+//!   show a part of it.
 
 use std::fs::File;
 use std::io::{Cursor, Read};
@@ -18,7 +20,7 @@ use image::codecs::{png::PngDecoder, webp::WebPDecoder};
 use image::{ColorType, ImageDecoder, ImageError, ImageFormat, Limits};
 use thalweg_jpeg::orientation::place;
 
-use crate::canvas::{Canvas, zeros};
+use crate::image_sink::{ImageSink, zeros};
 use crate::{DecodeError, metadata};
 
 /// The largest height and width.
@@ -28,27 +30,28 @@ const MAX_SIDE: u32 = 16384;
 /// bytes are half of it, and the rest is for metadata.
 pub(crate) const MAX_FILE: u64 = 4 << 30;
 
-/// The most memory that the PNG decoder may allocate beside the image: rows, a palette, a colour
+/// The most memory that the PNG decoder may allocate beside the image: rows, a palette, a color
 /// profile.
 const MAX_SCRATCH: u64 = 64 << 20;
 
-/// The bytes of its own that the WebP decoder has for each pixel: a frame of a file that moves has 4, and the planes of a
-/// lossy one have 1.5.
+/// The bytes of its own that the WebP decoder has for each pixel: a frame of a file that moves has
+/// 4, and the planes of a lossy one have 1.5.
 const WEBP_BYTES: usize = 6;
 
 /// Reads and decodes one photograph to upright 8-bit RGB: a PNG, a JPEG or a WebP, whatever its
 /// extension, of 1 to 16384 pixels a side.
 ///
 /// Gray is replicated, alpha is dropped, 16-bit samples are rounded to 8 bits, and the EXIF
-/// orientation is applied. Colour profiles and gamma are ignored. A JPEG, and any image that is upright 8-bit
-/// RGB already, is decoded straight into the canvas. With the feature `jpeg-device`, the device may
-/// decode JPEG files, to the same bits: see [`Options::decode`](crate::Options).
+/// orientation is applied. Color profiles and gamma are ignored. A JPEG, and any image that is
+/// upright 8-bit RGB already, is decoded straight into the sink. With the feature `jpeg-device`,
+/// the device may decode JPEG files, to the same bits: see
+/// [`LoaderOptions::decode`](crate::LoaderOptions).
 ///
 /// # Errors
-/// The file cannot be read, is not a PNG, a JPEG or a WebP, is broken, or ends early (even if a viewer
-/// would show the part that is there). Or it has more pixels, or decoding it needs more memory, than
-/// [`Options`](crate::Options) allow.
-pub fn read_photo(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
+/// The file cannot be read, is not a PNG, a JPEG or a WebP, is broken, or ends early (even if a
+/// viewer would show the part that is there). Or it has more pixels, or decoding it needs more
+/// memory, than [`LoaderOptions`](crate::LoaderOptions) allow.
+pub fn read_photo(path: &Path, sink: &mut ImageSink<'_>) -> Result<(), DecodeError> {
     let mut file = File::open(path).map_err(|e| format!("cannot open it: {e}"))?;
     if file.metadata().is_ok_and(|data| data.is_dir()) {
         return Err("this is a folder; expected a PNG, JPEG or WebP file".into());
@@ -60,21 +63,21 @@ pub fn read_photo(path: &Path, canvas: &mut Canvas<'_>) -> Result<(), DecodeErro
     let format = format(&bytes)?;
     #[cfg(feature = "jpeg-device")]
     if format == ImageFormat::Jpeg
-        && let Some(bytes) = canvas.jpeg_in_file(&file)?
+        && let Some(bytes) = sink.jpeg_in_file(&file)?
     {
-        // Without bytes, the canvas keeps the file for the device.
-        return if bytes.is_empty() { Ok(()) } else { decode(format, &bytes, canvas) };
+        // Without bytes, the sink keeps the file for the device.
+        return if bytes.is_empty() { Ok(()) } else { decode(format, &bytes, sink) };
     }
     file.take(MAX_FILE).read_to_end(&mut bytes).map_err(failed)?;
-    decode(format, &bytes, canvas)
+    decode(format, &bytes, sink)
 }
 
 /// Decodes one photograph from memory, as [`read_photo`] does from a file.
 ///
 /// # Errors
 /// The bytes are not a PNG, a JPEG or a WebP, are broken, or end early.
-pub fn decode_photo(bytes: &[u8], canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
-    decode(format(bytes)?, bytes, canvas)
+pub fn decode_photo(bytes: &[u8], sink: &mut ImageSink<'_>) -> Result<(), DecodeError> {
+    decode(format(bytes)?, bytes, sink)
 }
 
 fn format(bytes: &[u8]) -> Result<ImageFormat, DecodeError> {
@@ -91,7 +94,7 @@ fn format(bytes: &[u8]) -> Result<ImageFormat, DecodeError> {
     }
 }
 
-fn decode(format: ImageFormat, bytes: &[u8], canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
+fn decode(format: ImageFormat, bytes: &[u8], sink: &mut ImageSink<'_>) -> Result<(), DecodeError> {
     let truncated = |name| Err(format!("truncated: the file ends before the {name} image does").into());
     match format {
         ImageFormat::Png if !png_is_whole(bytes) => truncated("PNG"),
@@ -99,14 +102,14 @@ fn decode(format: ImageFormat, bytes: &[u8], canvas: &mut Canvas<'_>) -> Result<
             let mut limits = Limits::no_limits();
             limits.max_alloc = Some(MAX_SCRATCH);
             let decoder = PngDecoder::with_limits(Cursor::new(bytes), limits).map_err(broken)?;
-            upright(decoder, metadata::of_png(bytes), 0, canvas)
+            upright(decoder, metadata::of_png(bytes), 0, sink)
         }
         ImageFormat::WebP if !webp_is_whole(bytes) => truncated("WebP"),
         ImageFormat::WebP => {
             let decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(broken)?;
-            upright(decoder, metadata::of_webp(bytes), WEBP_BYTES, canvas)
+            upright(decoder, metadata::of_webp(bytes), WEBP_BYTES, sink)
         }
-        _ => jpeg(bytes, canvas),
+        _ => jpeg(bytes, sink),
     }
 }
 
@@ -114,36 +117,37 @@ fn broken(error: ImageError) -> String {
     format!("broken image: {}", error.to_string().trim_end())
 }
 
-/// Decodes a JPEG into the canvas.
-fn jpeg(bytes: &[u8], canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
+/// Decodes a JPEG into the sink.
+fn jpeg(bytes: &[u8], sink: &mut ImageSink<'_>) -> Result<(), DecodeError> {
     let outline = thalweg_jpeg::outline(bytes).map_err(|error| error.to_string())?;
-    let scratch = canvas.scratch;
+    let scratch = sink.scratch;
     scratch.allow(outline.height, outline.width)?;
-    let pixels = canvas.rgb(outline.height, outline.width)?;
+    let pixels = sink.rgb(outline.height, outline.width)?;
     let _share = scratch.take(outline.scratch)?;
     scratch.jpeg(|decoder| decoder.decode(bytes, pixels)).map_err(|error| error.to_string())?;
-    canvas.host_jpeg = true;
+    sink.host_jpeg = true;
     Ok(())
 }
 
-/// Decodes to RGB and applies the orientation. For each pixel the decoder has so many bytes of its own.
+/// Decodes to RGB and applies the orientation. For each pixel the decoder has so many bytes of its
+/// own.
 fn upright(
     decoder: impl ImageDecoder,
     orientation: u32,
     own: usize,
-    canvas: &mut Canvas<'_>,
+    sink: &mut ImageSink<'_>,
 ) -> Result<(), DecodeError> {
     let (width, height) = decoder.dimensions();
     let allowed = 1..=MAX_SIDE;
     if !allowed.contains(&width) || !allowed.contains(&height) {
         return Err(format!("{width} x {height} pixels; expected 1 to {MAX_SIDE} a side").into());
     }
-    let scratch = canvas.scratch;
+    let scratch = sink.scratch;
     scratch.allow(height, width)?;
     let color = decoder.color_type();
     let [rows, columns] = if orientation >= 5 { [width, height] } else { [height, width] };
     // First of all: a pinned budget refuses an image before the decoder takes memory for it.
-    let pixels = canvas.rgb(rows, columns)?;
+    let pixels = sink.rgb(rows, columns)?;
     let size = [height, width].map(|side| side as usize);
     let own = own * size[0] * size[1];
     if color == ColorType::Rgb8 && orientation <= 1 {

@@ -9,11 +9,11 @@ use thalweg::{Activity, DeviceSlice, Error, Event, LiveBrand, Result, Returned, 
 
 use crate::assembly::Assembly;
 use crate::batch::padded;
-use crate::canvas::Pixels;
+use crate::image_sink::Pixels;
 use crate::lock;
 use crate::queue::Queue;
 use crate::staging::{InFile, PIECE, SLOT, read};
-use crate::stats::Stage;
+use crate::stats::StageStats;
 
 /// A part of a file, and where it goes.
 pub(crate) struct Piece<'p, S> {
@@ -78,7 +78,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
             .timeline
             .span(stream, Activity::Upload, "read and upload", || Ok(read(self, stream, pieces)))?;
         let mut unread: Vec<(usize, io::Error)> = Vec::new();
-        let mut reading = Stage::default();
+        let mut reading = StageStats::default();
         for (image, bytes, took, outcome) in done {
             reading.add(bytes, took);
             match outcome {

@@ -22,7 +22,7 @@ use crate::lock;
 /// use futures_core::Stream;
 /// use std::pin::Pin;
 /// use thalweg::Device;
-/// use thalweg_loader::{Loader, Options, Sample, Source};
+/// use thalweg_loader::{Loader, LoaderOptions, Sample, Source};
 ///
 /// # fn block_on<F: Future>(future: F) -> F::Output {
 /// #     struct Unpark(std::thread::Thread);
@@ -39,9 +39,9 @@ use crate::lock;
 /// #     }
 /// # }
 /// let source = Source::indexed(5, |index| {
-///     Sample::new("", index, |canvas| Ok(canvas.rgb(1, 1)?.fill(0)))
+///     Sample::new("", index, |sink| Ok(sink.rgb(1, 1)?.fill(0)))
 /// });
-/// let mut loader = Loader::new(Device::cpu()?, source, Options { batch: 2, ..Options::default() })?;
+/// let mut loader = Loader::new(Device::cpu()?, source, LoaderOptions { batch: 2, ..LoaderOptions::default() })?;
 /// let mut seen = Vec::new();
 /// block_on(async {
 ///     // With the crate `futures` this is `while let Some(batch) = StreamExt::next(&mut loader).await`.
@@ -83,7 +83,7 @@ impl<M: Clone + Send + 'static> Stream for Loader<M> {
                     lock(&queue.state)
                 }
                 Step::Upload => {
-                    if this.decision.is_some() {
+                    if this.plan.is_some() {
                         drop(state);
                         let started = this.upload_elsewhere();
                         state = lock(&queue.state);

@@ -27,21 +27,21 @@ use log::warn;
 use thalweg::{Error, PinnedBuffer, PinnedPool, Result};
 
 use crate::assembly::{Assembly, Decoded};
-use crate::canvas::{self, Canvas, Pixels};
-use crate::options::{Options, Upload};
-use crate::position::Position;
+use crate::image_sink::{self, ImageSink, Pixels};
+use crate::loader_state::LoaderState;
+use crate::options::{LoaderOptions, UploadMode};
 use crate::scratch::Scratch;
 use crate::source::{Order, Sample, Samples};
 use crate::staging::Staging;
 use crate::state::{Place, State, Task};
-use crate::stats::Stage;
+use crate::stats::StageStats;
 use crate::{DecodeError, lock};
 
 /// A function that takes page-locked memory for a loader. Tests pass a function that fails.
 pub(crate) type Pin = fn(&PinnedPool, usize) -> Result<PinnedBuffer<u8>>;
 
 pub(crate) struct Queue<M: Clone + Send + 'static> {
-    pub(crate) options: Options,
+    pub(crate) options: LoaderOptions,
     pub(crate) pool: PinnedPool,
     pub(crate) pin: Pin,
     pub(crate) staging: Staging,
@@ -66,9 +66,15 @@ pub(crate) struct Queue<M: Clone + Send + 'static> {
 }
 
 impl<M: Clone + Send + 'static> Queue<M> {
-    pub(crate) fn new(options: Options, pool: PinnedPool, pin: Pin, len: Option<u64>, source: Samples<M>) -> Self {
+    pub(crate) fn new(
+        options: LoaderOptions,
+        pool: PinnedPool,
+        pin: Pin,
+        len: Option<u64>,
+        source: Samples<M>,
+    ) -> Self {
         // `prefetch` batches are for the consumer, and the threads work on the others.
-        let window = options.prefetch.saturating_add(options.threads.div_ceil(options.batch));
+        let window = options.prefetch.saturating_add(options.decode_threads.div_ceil(options.batch_size));
         let state = State::new(Self::order(&options, len, 0), source);
         let staging = Staging::new(&options);
         let scratch = Scratch::new(options.scratch_budget, options.pixel_limit);
@@ -92,7 +98,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         }
     }
 
-    fn order(options: &Options, len: Option<u64>, epoch: u64) -> Order {
+    fn order(options: &LoaderOptions, len: Option<u64>, epoch: u64) -> Order {
         Order::new(len, options.shuffle, epoch, options.shard, options.drop_last)
     }
 
@@ -100,9 +106,9 @@ impl<M: Clone + Send + 'static> Queue<M> {
         condition.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts an epoch at a position. What is left of the one before is dropped; a thread that still
-    /// works on a part of it drops that part when it is done.
-    pub(crate) fn restart(&self, len: Option<u64>, Position { epoch, samples }: Position) {
+    /// Starts an epoch at a position. What is left of the one before is dropped; a thread that
+    /// still works on a part of it drops that part when it is done.
+    pub(crate) fn restart(&self, len: Option<u64>, LoaderState { epoch, samples }: LoaderState) {
         let order = Arc::new(Self::order(&self.options, len, epoch));
         let mut state = lock(&self.state);
         state.round += 1;
@@ -111,7 +117,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         state.position = samples;
         state.delivered = samples;
         state.ended = false;
-        state.first = samples / self.options.batch as u64;
+        state.first = samples / self.options.batch_size as u64;
         state.ready_batches = 0;
         state.turn = samples;
         state.passed.clear();
@@ -180,7 +186,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
 
     /// Asks the source for the samples of one more batch.
     fn pull<'g>(&'g self, state: MutexGuard<'g, State<M>>, mut source: Samples<M>) -> MutexGuard<'g, State<M>> {
-        let (round, position, size) = (state.round, state.position, self.options.batch);
+        let (round, position, size) = (state.round, state.position, self.options.batch_size);
         let order = state.order.clone();
         drop(state);
         let bounded = order.len.is_some();
@@ -279,8 +285,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
         let Task { place, index, name, meta, decode } = task;
         let begin = Instant::now();
         // How often the decoder asked for memory, the bytes it asked for, and how long it waited.
-        let memory = RefCell::new(Stage::default());
-        let mut canvas = Canvas::new(&self.scratch, self.options.upload == Upload::Off, |bytes| {
+        let memory = RefCell::new(StageStats::default());
+        let mut sink = ImageSink::new(&self.scratch, self.options.upload == UploadMode::Off, |bytes| {
             let begin = Instant::now();
             let granted = self.grant(place, bytes);
             memory.borrow_mut().add(bytes, begin.elapsed());
@@ -288,13 +294,13 @@ impl<M: Clone + Send + 'static> Queue<M> {
         });
         #[cfg(feature = "jpeg-device")]
         {
-            canvas.takes_jpeg = self.takes_jpeg;
+            sink.takes_jpeg = self.takes_jpeg;
         }
         let thread = std::thread::current();
-        let decode = || self.options.timeline.host(thread.name().unwrap_or("decode"), &name, || decode(&mut canvas));
+        let decode = || self.options.timeline.host(thread.name().unwrap_or("decode"), &name, || decode(&mut sink));
         let run = catch_unwind(AssertUnwindSafe(decode));
-        let (host_jpeg, left_device) = (canvas.host_jpeg, canvas.left_device.take());
-        let image = canvas.into_image();
+        let (host_jpeg, left_device) = (sink.host_jpeg, sink.left_device.take());
+        let image = sink.into_image();
         let outcome: Result<_, DecodeError> = match (run, image) {
             (Ok(Ok(())), Some(image)) => Ok(image),
             (Ok(Ok(())), None) => Err("the decoder returned without an image".into()),
@@ -356,7 +362,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
                     warn!("{bytes} bytes cannot be page-locked, so uploads of such images are slower: {error}");
                 }
                 drop(state);
-                canvas::zeros(bytes).map(Pixels::Pageable).map_err(|_| error)
+                image_sink::zeros(bytes).map(Pixels::Pageable).map_err(|_| error)
             }
             Err(error) => Err(error),
         };

@@ -47,8 +47,8 @@ impl Scratch {
         }
     }
 
-    /// Takes a part of the budget, and waits while others have it. Whoever has a part waits for nothing, so this ends:
-    /// call it after the pixels have their memory.
+    /// Takes a part of the budget, and waits while others have it. Whoever has a part waits for
+    /// nothing, so this ends: call it after the pixels have their memory.
     pub(crate) fn take(&self, bytes: usize) -> Result<Share<'_>, DecodeError> {
         if bytes > self.budget {
             let [needed, budget] = [bytes, self.budget].map(|bytes| bytes as f64 / 1e6);
@@ -99,7 +99,8 @@ mod tests {
 
     use super::Scratch;
 
-    /// Many threads want more than there is. They never have more than that together, and all get their turn.
+    /// Many threads want more than there is. They never have more than that together, and all get
+    /// their turn.
     #[test]
     fn shares_stay_within_the_budget() {
         let (scratch, most, turns) = (Scratch::new(100, u64::MAX), AtomicUsize::new(0), AtomicUsize::new(0));

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use thalweg::Result;
 
 use crate::DecodeError;
-use crate::canvas::Canvas;
+use crate::image_sink::ImageSink;
 
 /// The function that decodes one sample.
-pub(crate) type Decode = Box<dyn FnOnce(&mut Canvas<'_>) -> Result<(), DecodeError> + Send>;
+pub(crate) type Decode = Box<dyn FnOnce(&mut ImageSink<'_>) -> Result<(), DecodeError> + Send>;
 
 /// An image to decode, and what travels with it.
 pub struct Sample<M> {
@@ -23,12 +23,12 @@ impl<M> Sample<M> {
     /// reaches the batch unchanged.
     ///
     /// `decode` runs once, on a decode thread. It finds out the size of the image, asks the
-    /// [`Canvas`] for memory of that size, and writes the pixels there. If it fails or panics, only
-    /// this sample is lost.
+    /// [`ImageSink`] for memory of that size, and writes the pixels there. If it fails or panics,
+    /// only this sample is lost.
     pub fn new(
         name: impl Into<String>,
         meta: M,
-        decode: impl FnOnce(&mut Canvas<'_>) -> Result<(), DecodeError> + Send + 'static,
+        decode: impl FnOnce(&mut ImageSink<'_>) -> Result<(), DecodeError> + Send + 'static,
     ) -> Self {
         Self { name: name.into(), meta, decode: Box::new(decode) }
     }
@@ -56,16 +56,16 @@ impl<M> Source<M> {
     }
 
     /// Samples until `sample` returns `None`. The loader calls it with 0, 1, 2 and so on, from the
-    /// beginning in each epoch. A [shard](crate::Options::shard) leaves out the numbers of the
-    /// other ranks. The samples have no known number, so they cannot be shuffled.
+    /// beginning in each epoch. A [shard](crate::LoaderOptions::shard) leaves out the numbers of
+    /// the other ranks. The samples have no known number, so they cannot be shuffled.
     ///
     /// `sample` may wait for what comes next, such as a request (the example `requests` of the
     /// repository). Meanwhile the loader yields the batches that are full, so with
-    /// [`batch`](crate::Options::batch) 1 each image as soon as it is decoded. Dropping the loader
-    /// waits until `sample` returns.
+    /// [`batch_size`](crate::LoaderOptions::batch_size) 1 each image as soon as it is decoded.
+    /// Dropping the loader waits until `sample` returns.
     ///
-    /// With several ranks and [`drop_last`](crate::Options::drop_last), the loader also calls it
-    /// with the number of the last rank's last sample of each batch, in order, to learn whether
+    /// With several ranks and [`drop_last`](crate::LoaderOptions::drop_last), the loader also calls
+    /// it with the number of the last rank's last sample of each batch, in order, to learn whether
     /// every rank has this batch. That sample is not decoded.
     pub fn from_fn(sample: impl FnMut(u64) -> Option<Sample<M>> + Send + 'static) -> Self {
         Self { len: None, sample: Box::new(sample) }
@@ -77,12 +77,12 @@ impl Source<PathBuf> {
     /// your own. The metadata of a sample is its path.
     pub fn files(
         paths: impl IntoIterator<Item = impl Into<PathBuf>>,
-        read: impl Fn(&Path, &mut Canvas<'_>) -> Result<(), DecodeError> + Clone + Send + 'static,
+        read: impl Fn(&Path, &mut ImageSink<'_>) -> Result<(), DecodeError> + Clone + Send + 'static,
     ) -> Self {
         let paths: Vec<PathBuf> = paths.into_iter().map(Into::into).collect();
         Self::indexed(paths.len() as u64, move |index| {
             let (path, read) = (paths[index as usize].clone(), read.clone());
-            Sample::new(path.display().to_string(), path.clone(), move |canvas| read(&path, canvas))
+            Sample::new(path.display().to_string(), path.clone(), move |sink| read(&path, sink))
         })
     }
 }
@@ -182,8 +182,8 @@ mod tests {
         }
     }
 
-    /// Batch k of all ranks together has the samples of batch k of one rank with batches of all. So the
-    /// number of ranks does not change what a model learns from in a step.
+    /// Batch k of all ranks together has the samples of batch k of one rank with batches of all. So
+    /// the number of ranks does not change what a model learns from in a step.
     #[test]
     fn the_ranks_divide_the_batches_of_one() {
         for (len, world, batch) in [(101, 2, 4), (64, 4, 2), (1003, 3, 5), (7, 8, 1)] {

@@ -32,7 +32,7 @@ use rayon::ThreadPool;
 use thalweg::{Error, Event, PinnedBuffer, Result, beside_captures};
 
 use crate::lock;
-use crate::options::Options;
+use crate::options::LoaderOptions;
 
 /// Bytes of a file that are read and copied at a time. Smaller copies leave gaps on the bus:
 /// on an H200, pieces of 1 MiB reach 87 % of the rate of whole frames, and pieces of 4 MiB 97 %.
@@ -72,13 +72,13 @@ struct Slots {
 }
 
 impl Staging {
-    pub(crate) fn new(options: &Options) -> Self {
+    pub(crate) fn new(options: &LoaderOptions) -> Self {
         // Each thread writes one slot, and the copy engine reads some others meanwhile. Slots take
         // at most a quarter of a finite budget, which is for images first.
-        let most = options.threads.saturating_add(4).min(options.pinned_budget / 4 / SLOT);
+        let most = options.decode_threads.saturating_add(4).min(options.pinned_budget / 4 / SLOT);
         // A thread holds at most one slot. So with no more threads than slots, none waits for
         // another thread.
-        let threads = options.threads.min(most).max(1);
+        let threads = options.decode_threads.min(most).max(1);
         Self { slots: Mutex::default(), most, threads, readers: OnceLock::new() }
     }
 
@@ -103,7 +103,7 @@ impl Staging {
     pub(crate) fn take(&self, pin: impl FnOnce() -> Result<PinnedBuffer<u8>>) -> Result<Option<PinnedBuffer<u8>>> {
         let mut slots = lock(&self.slots);
         // A slot that is still in the caches is better than a new one.
-        let waits = slots.used.front().is_none_or(|first| !first.has_passed());
+        let waits = slots.used.front().is_none_or(|first| !first.is_known_complete());
         if waits && slots.made < self.most {
             slots.made += 1;
             drop(slots);

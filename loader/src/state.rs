@@ -8,7 +8,7 @@ use thalweg::{DeviceBuffer, Error, Event, Result};
 
 use crate::assembly::Assembly;
 use crate::batch::Batch;
-use crate::flight::{Flight, Held, Outcome};
+use crate::in_flight::{Holder, InFlight, Outcome};
 use crate::source::{Decode, Order, Samples};
 use crate::stats::Stats;
 
@@ -29,7 +29,7 @@ pub(crate) struct State<M: Clone + Send + 'static> {
     /// The number of the first of `batches` in its epoch.
     pub(crate) first: u64,
     /// The batches that are out of `batches` and not yet `ready`, in order.
-    pub(crate) flights: VecDeque<Flight<M>>,
+    pub(crate) flights: VecDeque<InFlight<M>>,
     pub(crate) ready: VecDeque<Ready<M>>,
     /// The number of `ready` that are batches.
     pub(crate) ready_batches: usize,
@@ -124,7 +124,8 @@ impl<M: Clone + Send + 'static> State<M> {
         }
     }
 
-    /// Notes an image, which may be a JPEG file that the host has decoded, and why the device did not.
+    /// Notes an image, which may be a JPEG file that the host has decoded, and why the device did
+    /// not.
     pub(crate) fn note_jpeg(&mut self, on_host: bool, left_device: Option<String>) {
         self.stats.jpeg_on_host += u64::from(on_host);
         if let Some(why) = left_device {
@@ -140,15 +141,15 @@ impl<M: Clone + Send + 'static> State<M> {
     /// Whether the batch for which there was no memory can be tried again: the consumer waits and
     /// has taken all that is ready, so it will give no more memory back.
     pub(crate) fn can_retry(&self) -> bool {
-        let first = self.flights.front().map(|flight| &flight.held);
-        self.failure.is_none() && self.waits() && matches!(first, Some(Held::Refused(_)))
+        let first = self.flights.front().map(|flight| &flight.holder);
+        self.failure.is_none() && self.waits() && matches!(first, Some(Holder::Refused(_)))
     }
 
     /// Whether the first batch is complete and can have memory. Batches get their device memory in
     /// order: otherwise a later one could take the memory that the consumer's next batch needs.
     pub(crate) fn can_begin(&self) -> bool {
         let complete = self.batches.front().is_some_and(|front| front.missing == 0);
-        self.failure.is_none() && complete && !self.flights.iter().any(Flight::wants_memory)
+        self.failure.is_none() && complete && !self.flights.iter().any(InFlight::wants_memory)
     }
 
     /// Whether the consumer waits and has taken all that is ready.
@@ -164,8 +165,8 @@ impl<M: Clone + Send + 'static> State<M> {
     /// Takes the batch to upload, if there is one.
     pub(crate) fn take(&mut self) -> Option<Assembly<M>> {
         if self.can_retry() {
-            let held = self.flights.front_mut().map(|flight| std::mem::replace(&mut flight.held, Held::Thread));
-            return if let Some(Held::Refused(front)) = held { Some(front) } else { None };
+            let held = self.flights.front_mut().map(|flight| std::mem::replace(&mut flight.holder, Holder::Thread));
+            return if let Some(Holder::Refused(front)) = held { Some(front) } else { None };
         }
         if !self.can_begin() {
             return None;
@@ -173,7 +174,7 @@ impl<M: Clone + Send + 'static> State<M> {
         let front = self.batches.pop_front()?;
         self.first += 1;
         self.next_stream = (self.next_stream + 1) % self.streams;
-        self.flights.push_back(Flight::new(&front));
+        self.flights.push_back(InFlight::new(&front));
         Some(front)
     }
 
@@ -182,7 +183,7 @@ impl<M: Clone + Send + 'static> State<M> {
         self.ready_batches + self.flights.len() < prefetch
     }
 
-    pub(crate) fn flight(&mut self, number: u64) -> Option<&mut Flight<M>> {
+    pub(crate) fn flight(&mut self, number: u64) -> Option<&mut InFlight<M>> {
         self.flights.iter_mut().find(|flight| flight.number == number)
     }
 
@@ -192,10 +193,10 @@ impl<M: Clone + Send + 'static> State<M> {
             for error in std::mem::take(&mut flight.errors) {
                 self.ready.push_back(Ready::error(error));
             }
-            if !matches!(flight.held, Held::Done(_)) {
+            if !matches!(flight.holder, Holder::Done(_)) {
                 return;
             }
-            let Some(Flight { through, bytes, held: Held::Done(outcome), .. }) = self.flights.pop_front() else {
+            let Some(InFlight { through, bytes, holder: Holder::Done(outcome), .. }) = self.flights.pop_front() else {
                 return;
             };
             match outcome {

@@ -6,13 +6,13 @@ use std::time::Duration;
 /// Statistics of a loader over all epochs. Its [`Display`](fmt::Display) is a table of the stages.
 ///
 /// ```
-/// use thalweg_loader::{Loader, Options, Sample, Source};
+/// use thalweg_loader::{Loader, LoaderOptions, Sample, Source};
 /// use thalweg::Device;
 ///
 /// let source = Source::indexed(6, |index| {
-///     Sample::new(format!("image {index}"), (), |canvas| Ok(canvas.rgb(2, 2)?.fill(0)))
+///     Sample::new(format!("image {index}"), (), |sink| Ok(sink.rgb(2, 2)?.fill(0)))
 /// });
-/// let mut loader = Loader::new(Device::cpu()?, source, Options { batch: 2, ..Options::default() })?;
+/// let mut loader = Loader::new(Device::cpu()?, source, LoaderOptions { batch: 2, ..LoaderOptions::default() })?;
 /// loader.by_ref().try_for_each(|batch| batch.map(drop))?;
 /// let stats = loader.stats();
 /// assert_eq!((stats.decoding.count, stats.uploading.count, stats.ready.count), (6, 3, 3));
@@ -32,36 +32,37 @@ pub struct Stats {
     pub pageable: u64,
     /// JPEG files that the device decoded.
     pub jpeg_on_device: u64,
-    /// JPEG files that the host decoded. [`Loader::left_device`](crate::Loader::left_device) says why, if the device was to
-    /// decode them.
+    /// JPEG files that the host decoded. [`Loader::left_device`](crate::Loader::left_device) says
+    /// why, if the device was to decode them.
     pub jpeg_on_host: u64,
-    /// Time in decoders and in reads for [`Canvas::rgb_in_file`](crate::Canvas::rgb_in_file),
+    /// Time in decoders and in reads for [`ImageSink::rgb_in_file`](crate::ImageSink::rgb_in_file),
     /// summed over threads. It includes the time in which decoders wait for memory.
     pub decode: Duration,
     /// Time that the consumer spent in `next`, waiting for a batch.
     pub wait: Duration,
     /// Samples: the time in their decoders, without [`memory`](Self::memory). Samples that fail
     /// count too.
-    pub decoding: Stage,
-    /// Calls of [`Canvas::rgb`](crate::Canvas::rgb): the time until there was page-locked memory.
-    pub memory: Stage,
-    /// Pieces of pixels in files ([`Canvas::rgb_in_file`](crate::Canvas::rgb_in_file)): the time to
-    /// read them.
-    pub reading: Stage,
+    pub decoding: StageStats,
+    /// Calls of [`ImageSink::rgb`](crate::ImageSink::rgb): the time until there was page-locked
+    /// memory.
+    pub memory: StageStats,
+    /// Pieces of pixels in files ([`ImageSink::rgb_in_file`](crate::ImageSink::rgb_in_file)): the
+    /// time to read them.
+    pub reading: StageStats,
     /// Batches with JPEG files that the device decodes: the time from when a thread begins to send
     /// their coded data until it knows what became of each file, and the bytes of their pixels.
-    pub device_decoding: Stage,
+    pub device_decoding: StageStats,
     /// Batches: the time from when a thread takes one until its copies are enqueued. Without
-    /// [streams](crate::Decision::streams) the copies are also complete by then. Otherwise they
-    /// still run, and a [timeline](crate::Options::timeline) says how long.
-    pub uploading: Stage,
+    /// [streams](crate::UploadPlan::streams) the copies are also complete by then. Otherwise they
+    /// still run, and a [timeline](crate::LoaderOptions::timeline) says how long.
+    pub uploading: StageStats,
     /// Batches: the time from when one is ready until the consumer takes it.
-    pub ready: Stage,
+    pub ready: StageStats,
 }
 
 /// The count and the times of a stage of a loader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stage {
+pub struct StageStats {
     /// The number of runs.
     pub count: u64,
     /// Bytes of pixels that went through it. A sum that does not fit stays at the largest number.
@@ -72,7 +73,7 @@ pub struct Stage {
     pub max: Duration,
 }
 
-impl Stage {
+impl StageStats {
     pub(crate) fn add(&mut self, bytes: usize, took: Duration) {
         self.count += 1;
         self.bytes = self.bytes.saturating_add(bytes as u64);
@@ -144,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_stage_has_its_mean_its_most_and_its_rate() {
-        let mut stage = Stage::default();
+        let mut stage = StageStats::default();
         assert_eq!((stage.mean(), stage.rate(), stage.bytes_per_second()), (Duration::ZERO, 0.0, 0.0));
         stage.add(1000, Duration::from_millis(30));
         stage.add(3000, Duration::from_millis(10));

@@ -13,21 +13,21 @@ use thalweg::{AnyStream, Device, Error, PinnedBuffer, PinnedPool, Result};
 use crate::loader::NewStream;
 use crate::queue::Pin;
 use crate::state::State;
-use crate::{Loader, Options, Sample, Source, Upload, byte_ranges, lock};
+use crate::{Loader, LoaderOptions, Sample, Source, UploadMode, byte_ranges, lock};
 
 /// Nine images of mixed sizes. Their index decides their bytes.
 fn source() -> Source<u64> {
     Source::indexed(9, |index| {
-        Sample::new(format!("image {index}"), index, move |canvas| {
-            let bytes = canvas.rgb(1 + index as u32 % 4, 1 + (index * 7) as u32 % 23)?;
+        Sample::new(format!("image {index}"), index, move |sink| {
+            let bytes = sink.rgb(1 + index as u32 % 4, 1 + (index * 7) as u32 % 23)?;
             bytes.iter_mut().zip(0u64..).for_each(|(byte, i)| *byte = (31 * i + 17 * index) as u8);
             Ok(())
         })
     })
 }
 
-fn options(upload: Upload) -> Options {
-    let options = Options { batch: 4, threads: 3, upload, ..Options::default() };
+fn options(upload: UploadMode) -> LoaderOptions {
+    let options = LoaderOptions { batch_size: 4, decode_threads: 3, upload, ..LoaderOptions::default() };
     options.settle(|_| None).unwrap()
 }
 
@@ -50,7 +50,7 @@ fn everything(loader: Loader<u64>) -> Vec<([u32; 2], Vec<u8>, u64)> {
 }
 
 fn expected(device: Device) -> Vec<([u32; 2], Vec<u8>, u64)> {
-    let all = everything(Loader::new(device, source(), options(Upload::Sequential)).unwrap());
+    let all = everything(Loader::new(device, source(), options(UploadMode::Sequential)).unwrap());
     assert_eq!(all.iter().map(|(.., meta)| *meta).collect::<Vec<_>>(), (0..9).collect::<Vec<_>>());
     all
 }
@@ -73,12 +73,12 @@ fn pins_every_third(pool: &PinnedPool, bytes: usize) -> Result<PinnedBuffer<u8>>
 fn without_a_stream_the_result_is_the_same() {
     for device in Device::all() {
         let no_stream: NewStream = |_| Err(Error::Thread { reason: "no stream".into() });
-        let options = options(Upload::Streams);
+        let options = options(UploadMode::Streams);
         let mut loader = Loader::with(device, source(), options, |pool, bytes| pool.take(bytes), no_stream).unwrap();
         let first = loader.next().unwrap().unwrap();
-        assert!(first.is_ready().unwrap(), "uploaded in `next`");
-        let decision = loader.decision().unwrap();
-        assert!(!decision.streams && decision.reason.contains("no stream"), "{decision:?}");
+        assert!(first.is_complete().unwrap(), "uploaded in `next`");
+        let plan = loader.upload_plan().unwrap();
+        assert!(!plan.streams && plan.reason.contains("no stream"), "{plan:?}");
         loader.restart();
         assert_eq!(everything(loader), expected(device));
     }
@@ -109,7 +109,7 @@ fn polled(loader: &mut Loader<u64>) -> usize {
 fn a_task_gets_all_batches_without_a_stream() {
     for device in Device::all() {
         let no_stream: NewStream = |_| Err(Error::Thread { reason: "no stream".into() });
-        let options = Options { upload_streams: 3, prefetch: 3, ..options(Upload::Streams) };
+        let options = LoaderOptions { upload_streams: 3, prefetch: 3, ..options(UploadMode::Streams) };
         let mut loader = Loader::with(device, source(), options, |pool, bytes| pool.take(bytes), no_stream).unwrap();
         assert_eq!(polled(&mut loader), 9);
     }
@@ -119,14 +119,14 @@ fn a_task_gets_all_batches_without_a_stream() {
 #[test]
 fn a_task_without_streams_stays_without() {
     for device in Device::all() {
-        let options = Options { batch: 1, ..options(Upload::Sequential) };
+        let options = LoaderOptions { batch_size: 1, ..options(UploadMode::Sequential) };
         let mut loader = Loader::new(device, source(), options).unwrap();
         for _ in 0..6 {
             assert_eq!(polled(&mut loader), 9);
             loader.restart();
         }
-        let decision = loader.decision().unwrap();
-        assert_eq!((decision.streams, decision.upload_streams), (false, 0), "{decision:?}");
+        let plan = loader.upload_plan().unwrap();
+        assert_eq!((plan.streams, plan.upload_streams), (false, 0), "{plan:?}");
     }
 }
 
@@ -134,7 +134,7 @@ fn a_task_without_streams_stays_without() {
 #[test]
 fn a_wait_ends_with_the_batch() {
     let device = Device::cpu().unwrap();
-    let mut loader = Loader::new(device, source(), options(Upload::Sequential)).unwrap();
+    let mut loader = Loader::new(device, source(), options(UploadMode::Sequential)).unwrap();
     let mut cx = Context::from_waker(Waker::noop());
     let begin = Instant::now();
     if std::pin::Pin::new(&mut loader).poll_next(&mut cx).is_pending() {
@@ -151,11 +151,11 @@ fn a_wait_ends_with_the_batch() {
 fn without_page_locked_memory_the_result_is_the_same() {
     for device in Device::all() {
         for pin in [cannot_pin, pins_every_third] {
-            for upload in [Upload::Streams, Upload::Sequential] {
+            for upload in [UploadMode::Streams, UploadMode::Sequential] {
                 let loader = Loader::with(device, source(), options(upload), pin, AnyStream::new).unwrap();
                 assert_eq!(everything(loader), expected(device), "{upload:?}");
             }
-            let mut loader = Loader::with(device, source(), options(Upload::Off), pin, AnyStream::new).unwrap();
+            let mut loader = Loader::with(device, source(), options(UploadMode::Off), pin, AnyStream::new).unwrap();
             let batch = loader.next().unwrap().unwrap().synchronize().unwrap();
             assert!(batch.rgb.is_empty());
             for (image, (_, bytes, _)) in expected(device).iter().take(4).enumerate() {
@@ -182,12 +182,12 @@ fn batches_are_uploaded_ahead() {
     for device in Device::all() {
         for prefetch in [1, 2, 3, 5] {
             let source = Source::indexed(20, |index| {
-                Sample::new(format!("image {index}"), index, move |canvas| {
-                    canvas.rgb(2, 3)?.fill(index as u8);
+                Sample::new(format!("image {index}"), index, move |sink| {
+                    sink.rgb(2, 3)?.fill(index as u8);
                     Ok(())
                 })
             });
-            let options = Options { batch: 1, threads: 1, prefetch, ..options(Upload::Streams) };
+            let options = LoaderOptions { batch_size: 1, decode_threads: 1, prefetch, ..options(UploadMode::Streams) };
             let mut loader = Loader::new(device, source, options).unwrap();
             for taken in 0..5 {
                 let batch = loader.next().unwrap().unwrap().synchronize().unwrap(); // the first starts the thread that uploads
@@ -209,7 +209,7 @@ fn batches_are_uploaded_ahead() {
 fn a_pinned_budget_is_not_worked_around() {
     let spent: Pin = |_, wanted| Err(Error::PinnedBudget { wanted, in_use: 1, budget: 1 });
     let cpu = Device::cpu().unwrap();
-    let loader = Loader::with(cpu, source(), options(Upload::Auto), spent, AnyStream::new).unwrap();
+    let loader = Loader::with(cpu, source(), options(UploadMode::Auto), spent, AnyStream::new).unwrap();
     let errors: Vec<Error> = loader.map(|batch| batch.unwrap_err()).collect();
     assert_eq!(errors.len(), 9);
     for error in errors {
@@ -229,11 +229,11 @@ fn a_panic_in_an_upload_ends_the_loader() {
             std::panic::panic_any("dropped");
         }
     }
-    for upload in [Upload::Streams, Upload::Sequential] {
+    for upload in [UploadMode::Streams, UploadMode::Sequential] {
         // Its file has no pixels, so the upload drops the sample.
         let samples = Source::indexed(1, |_| {
             let empty = || std::fs::File::open("/dev/null");
-            Sample::new("empty", Bomb, move |canvas| canvas.rgb_in_file(1, 1, empty()?, 0))
+            Sample::new("empty", Bomb, move |sink| sink.rgb_in_file(1, 1, empty()?, 0))
         });
         let mut loader = Loader::new(Device::cpu().unwrap(), samples, options(upload)).unwrap();
         let Some(Err(Error::Thread { reason })) = loader.next() else { panic!("an error was due") };
@@ -267,15 +267,15 @@ fn a_failure_is_told_in_every_later_epoch() {
     let first = taken.clone();
     let samples = Source::indexed(3, move |index| {
         let (fuse, first) = (Fuse(Arc::new(AtomicBool::new(index == 1))), first.clone());
-        Sample::new(format!("image {index}"), fuse, move |canvas| {
-            canvas.rgb(1, 1)?.fill(0);
+        Sample::new(format!("image {index}"), fuse, move |sink| {
+            sink.rgb(1, 1)?.fill(0);
             while index == 1 && !first.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
             if index == 1 { Err("its metadata panics".into()) } else { Ok(()) }
         })
     });
-    let options = Options { batch: 1, threads: 1, ..options(Upload::Streams) };
+    let options = LoaderOptions { batch_size: 1, decode_threads: 1, ..options(UploadMode::Streams) };
     let mut loader = Loader::new(Device::cpu().unwrap(), samples, options).unwrap();
     drop(loader.next().unwrap().unwrap());
     taken.store(true, Ordering::SeqCst);
@@ -300,12 +300,12 @@ fn an_epoch_starts_although_a_destructor_panics() {
     let armed = Arc::new(AtomicBool::new(false));
     let fuse = Fuse(armed.clone());
     let samples = Source::indexed(8, move |index| {
-        Sample::new(format!("image {index}"), fuse.clone(), move |canvas| {
-            canvas.rgb(1, 1)?.fill(index as u8);
+        Sample::new(format!("image {index}"), fuse.clone(), move |sink| {
+            sink.rgb(1, 1)?.fill(index as u8);
             Ok(())
         })
     });
-    let options = Options { batch: 1, threads: 1, ..options(Upload::Sequential) };
+    let options = LoaderOptions { batch_size: 1, decode_threads: 1, ..options(UploadMode::Sequential) };
     let mut loader = Loader::new(Device::cpu().unwrap(), samples, options).unwrap();
     let queue = loader.queue.clone();
     let patience = Duration::from_secs(20);
@@ -332,10 +332,11 @@ fn an_epoch_starts_although_a_destructor_panics() {
 #[test]
 fn the_environment_overrides_and_is_checked() {
     let settle = |name: &'static str, value: &'static str| {
-        Options { threads: 7, ..Options::default() }.settle(move |asked| (asked == name).then(|| value.into()))
+        LoaderOptions { decode_threads: 7, ..LoaderOptions::default() }
+            .settle(move |asked| (asked == name).then(|| value.into()))
     };
-    assert_eq!(settle("OTHER", "1").unwrap().threads, 7);
-    assert_eq!(settle("THALWEG_LOADER_THREADS", "3").unwrap().threads, 3);
+    assert_eq!(settle("OTHER", "1").unwrap().decode_threads, 7);
+    assert_eq!(settle("THALWEG_LOADER_THREADS", "3").unwrap().decode_threads, 3);
     assert_eq!(settle("THALWEG_LOADER_STREAM_BYTES", " 0 ").unwrap().stream_bytes, 0);
     for (name, value) in [
         ("THALWEG_LOADER_THREADS", "0"),
@@ -352,25 +353,26 @@ fn the_environment_overrides_and_is_checked() {
 
 #[test]
 fn options_are_checked() {
-    let refused = |options: Options, name: &str| {
+    let refused = |options: LoaderOptions, name: &str| {
         let error = options.settle(|_| None).unwrap_err();
         assert!(matches!(error, Error::Parameter { name: n, .. } if n == name), "{error}");
     };
-    refused(Options { batch: 0, ..Options::default() }, "batch");
-    refused(Options { prefetch: 0, ..Options::default() }, "prefetch");
-    refused(Options { upload_streams: 0, ..Options::default() }, "upload_streams");
-    refused(Options { upload_streams: 65, ..Options::default() }, "upload_streams");
-    refused(Options { shard: (1, 1), ..Options::default() }, "shard");
-    refused(Options { shard: (0, 0), ..Options::default() }, "shard");
-    refused(Options { device_warning: f64::NAN, ..Options::default() }, "device_warning");
+    refused(LoaderOptions { batch_size: 0, ..LoaderOptions::default() }, "batch");
+    refused(LoaderOptions { prefetch: 0, ..LoaderOptions::default() }, "prefetch");
+    refused(LoaderOptions { upload_streams: 0, ..LoaderOptions::default() }, "upload_streams");
+    refused(LoaderOptions { upload_streams: 65, ..LoaderOptions::default() }, "upload_streams");
+    refused(LoaderOptions { shard: (1, 1), ..LoaderOptions::default() }, "shard");
+    refused(LoaderOptions { shard: (0, 0), ..LoaderOptions::default() }, "shard");
+    refused(LoaderOptions { device_warning: f64::NAN, ..LoaderOptions::default() }, "device_warning");
     let endless = Source::from_fn(dot);
-    let error = Loader::new(Device::cpu().unwrap(), endless, Options { shuffle: Some(1), ..Options::default() });
+    let error =
+        Loader::new(Device::cpu().unwrap(), endless, LoaderOptions { shuffle: Some(1), ..LoaderOptions::default() });
     assert!(matches!(error.unwrap_err(), Error::Parameter { name: "shuffle", .. }));
 }
 
 fn dot(index: u64) -> Option<Sample<()>> {
-    Some(Sample::new(index.to_string(), (), |canvas| {
-        canvas.rgb(1, 1)?.fill(1);
+    Some(Sample::new(index.to_string(), (), |sink| {
+        sink.rgb(1, 1)?.fill(1);
         Ok(())
     }))
 }
@@ -396,12 +398,13 @@ fn decisions_fall_backs_and_skipped_samples_are_logged() {
 
     let cpu = Device::new_cpu().unwrap(); // its name tells this test's lines from those of others
     let samples = Source::indexed(3, |index| {
-        Sample::new(format!("log-{index}"), (), move |canvas| {
-            canvas.rgb(100, 100)?.fill(0);
+        Sample::new(format!("log-{index}"), (), move |sink| {
+            sink.rgb(100, 100)?.fill(0);
             if index == 1 { Err("broken".into()) } else { Ok(()) }
         })
     });
-    let options = Options { batch: 1, skip_errors: true, pinned_warning: 29_999, ..options(Upload::Auto) };
+    let options =
+        LoaderOptions { batch_size: 1, skip_errors: true, pinned_warning: 29_999, ..options(UploadMode::Auto) };
     let loader = Loader::with(cpu, samples, options, |pool, bytes| pool.take(bytes), AnyStream::new).unwrap();
     assert_eq!(loader.map(Result::unwrap).count(), 2);
     let logged = lock(&LOGGED).join("\n");
@@ -415,14 +418,14 @@ fn decisions_fall_backs_and_skipped_samples_are_logged() {
     // A batch that finds no memory is named too, and so is its stream.
     let small = Device::new_cpu().unwrap();
     small.limit_memory(Some(100));
-    let loader = Loader::new(small, source(), self::options(Upload::Streams)).unwrap();
+    let loader = Loader::new(small, source(), self::options(UploadMode::Streams)).unwrap();
     assert!(loader.filter(Result::is_err).count() > 0);
     let logged = lock(&LOGGED).join("\n");
     let waits = format!("WARN batch 1 of epoch 0, upload stream 0 waits for memory of {small}");
     assert!(logged.contains(&waits), "{logged}");
 
     let no_stream: NewStream = |_| Err(Error::Thread { reason: "no stream".into() });
-    let mut loader = Loader::with(cpu, source(), self::options(Upload::Streams), cannot_pin, no_stream).unwrap();
+    let mut loader = Loader::with(cpu, source(), self::options(UploadMode::Streams), cannot_pin, no_stream).unwrap();
     drop(loader.next().unwrap().unwrap());
     let logged = lock(&LOGGED).join("\n");
     assert!(logged.contains(&format!("INFO batches for {cpu} one after another, in `next`: streams cannot be used")));

@@ -11,11 +11,11 @@ use thalweg::{Activity, AnyStream, Device, DeviceBuffer, Error, Event, LiveBrand
 
 use crate::assembly::{Assembly, Decoded, sample};
 use crate::batch::{Batch, BatchOn, padded};
-use crate::canvas::Pixels;
-use crate::flight::{Held, Outcome, Refused};
+use crate::image_sink::Pixels;
+use crate::in_flight::{Holder, Outcome, Refused};
 use crate::lock;
-use crate::monitor::{Monitor, Place};
-use crate::options::Upload;
+use crate::monitor::{MemoryMonitor, UploadSite};
+use crate::options::UploadMode;
 use crate::pieces::ReadPieces;
 use crate::queue::{Queue, message};
 use crate::state::State;
@@ -29,7 +29,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
     pub(crate) fn upload_all(
         &self,
         device: Device,
-        monitor: &Mutex<Monitor>,
+        monitor: &Mutex<MemoryMonitor>,
         number: usize,
         upload: impl Fn(Assembly<M>) -> Result<Event<Batch<M>>, Refused<M>>,
     ) {
@@ -59,7 +59,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
 
     /// The sequential path: uploads on the calling thread's own stream, and waits.
     pub(crate) fn upload_and_wait(&self, device: Device, front: Assembly<M>) -> Result<Event<Batch<M>>, Refused<M>> {
-        if self.options.upload == Upload::Off {
+        if self.options.upload == UploadMode::Off {
             return Ok(Event::ready(Batch::on_host(front, device)));
         }
         device.per_thread(|stream| {
@@ -79,14 +79,14 @@ impl<M: Clone + Send + 'static> Queue<M> {
         &'g self,
         mut state: MutexGuard<'g, State<M>>,
         device: Device,
-        monitor: &Mutex<Monitor>,
+        monitor: &Mutex<MemoryMonitor>,
         stream: Option<usize>,
         upload: impl Fn(Assembly<M>) -> Result<Event<Batch<M>>, Refused<M>>,
     ) -> MutexGuard<'g, State<M>> {
         let begin = Instant::now();
         let Some(front) = state.take() else { return state };
         let (round, number, bytes) = (front.round, front.number, front.amount().1);
-        let place = Place { epoch: state.epoch, number, stream };
+        let place = UploadSite { epoch: state.epoch, number, stream };
         // Read before the attempt, so that it sees all memory that the consumer gave back by then.
         let told = state.waits_for(number);
         drop(state);
@@ -140,7 +140,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         let (mut lost, mut given_up) = (Vec::new(), 0);
         if let Some(flight) = state.flight(number) {
             flight.errors.extend(errors);
-            flight.held = match outcome {
+            flight.holder = match outcome {
                 Outcome::NoMemory(error, mut front) => {
                     flight.has_memory = false;
                     if told {
@@ -148,17 +148,17 @@ impl<M: Clone + Send + 'static> Queue<M> {
                         flight.errors.push(error);
                     }
                     if front.refused <= RETRIES {
-                        Held::Refused(front)
+                        Holder::Refused(front)
                     } else {
                         lost = front.give_up();
                         given_up = lost.len() as u64;
-                        Held::Done(match self.keeps(&front) {
+                        Holder::Done(match self.keeps(&front) {
                             true => Outcome::Batch(Event::ready(Batch::on_host(front, device))),
                             false => Outcome::Nothing,
                         })
                     }
                 }
-                outcome => Held::Done(outcome),
+                outcome => Holder::Done(outcome),
             };
         }
         state.stats.failed += given_up;
@@ -176,7 +176,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         &self,
         mut front: Assembly<M>,
         device: Device,
-        place: Place,
+        place: UploadSite,
         upload: impl Fn(Assembly<M>) -> Result<Event<Batch<M>>, Refused<M>>,
     ) -> (Vec<Error>, Outcome<M>) {
         let mut errors = Vec::new();

@@ -5,23 +5,23 @@ use std::time::{Duration, Instant};
 
 use testkit::devices::devices;
 use thalweg::{Device, Error};
-use thalweg_loader::{Loader, Options, Sample, Source, Upload, decode_photo};
+use thalweg_loader::{Loader, LoaderOptions, Sample, Source, UploadMode, decode_photo};
 
 use crate::{PAGE, check, draw, options, source};
 
 #[test]
 fn a_spent_pinned_budget_is_waited_for() {
     for &device in devices() {
-        for upload in [Upload::Streams, Upload::Sequential, Upload::Off] {
+        for upload in [UploadMode::Streams, UploadMode::Sequential, UploadMode::Off] {
             // One batch of four images, and a half.
-            let options = Options { pinned_budget: 6 * PAGE, prefetch: 3, ..options(4, 6, upload) };
+            let options = LoaderOptions { pinned_budget: 6 * PAGE, prefetch: 3, ..options(4, 6, upload) };
             let mut loader = Loader::new(device, source(41), options).unwrap();
             let pool = loader.pinned_pool();
             let mut seen = Vec::new();
             for batch in loader.by_ref() {
                 assert!(pool.in_use() + pool.cached() <= 6 * PAGE);
                 let batch = batch.unwrap();
-                seen.extend(if upload == Upload::Off {
+                seen.extend(if upload == UploadMode::Off {
                     batch.synchronize().unwrap().indices
                 } else {
                     check(device, batch)
@@ -32,8 +32,8 @@ fn a_spent_pinned_budget_is_waited_for() {
     }
 }
 
-/// The memory for the pixels comes first. So the budget refuses an image before the decoder takes memory of its own for it,
-/// and before it finds out that this one is broken.
+/// The memory for the pixels comes first. So the budget refuses an image before the decoder takes
+/// memory of its own for it, and before it finds out that this one is broken.
 #[test]
 fn a_photograph_over_the_budget_is_not_decoded() {
     let mut file = Vec::new();
@@ -44,11 +44,11 @@ fn a_photograph_over_the_budget_is_not_decoded() {
         let file = file.clone();
         Source::indexed(1, move |_| {
             let file = file.clone();
-            Sample::new("photograph", String::new(), move |canvas| decode_photo(&file, canvas))
+            Sample::new("photograph", String::new(), move |sink| decode_photo(&file, sink))
         })
     };
     let failure = |pinned_budget, pixel_limit| {
-        let options = Options { pinned_budget, pixel_limit, ..options(1, 1, Upload::Off) };
+        let options = LoaderOptions { pinned_budget, pixel_limit, ..options(1, 1, UploadMode::Off) };
         let item = Loader::new(Device::cpu().unwrap(), source(), options).unwrap().next();
         let Some(Err(Error::Sample { cause, .. })) = item else { panic!("the sample fails") };
         cause
@@ -58,7 +58,7 @@ fn a_photograph_over_the_budget_is_not_decoded() {
     let cause = failure(usize::MAX, u64::MAX).to_string();
     assert!(cause.contains("broken image"), "{cause}");
     // By default so many pixels are refused, as Pillow refuses them.
-    let cause = failure(1 << 20, Options::default().pixel_limit).to_string();
+    let cause = failure(1 << 20, LoaderOptions::default().pixel_limit).to_string();
     assert!(cause.contains("256.0 megapixels; the limit (`pixel_limit`) is 179.0"), "{cause}");
 }
 
@@ -76,11 +76,11 @@ fn a_pinned_budget_that_cannot_suffice_is_an_error() {
         };
         // One image is too large, however long one waits; the others go on.
         let samples = Source::indexed(6, |index| {
-            Sample::new(format!("image {index}"), format!("label {index}"), move |canvas| {
-                if index == 3 { canvas.rgb(100, 100).map(drop).map_err(Into::into) } else { draw(index, canvas) }
+            Sample::new(format!("image {index}"), format!("label {index}"), move |sink| {
+                if index == 3 { sink.rgb(100, 100).map(drop).map_err(Into::into) } else { draw(index, sink) }
             })
         });
-        let options = Options { pinned_budget: 2 * PAGE, ..options(2, 3, Upload::Auto) };
+        let options = LoaderOptions { pinned_budget: 2 * PAGE, ..options(2, 3, UploadMode::Auto) };
         let mut loader = Loader::new(device, samples, options.clone()).unwrap();
         assert_eq!(check(device, loader.next().unwrap().unwrap()), [0, 1]);
         assert_eq!(spent(loader.next()), (3, 2 * PAGE));
@@ -100,15 +100,15 @@ fn a_pinned_budget_that_cannot_suffice_is_an_error() {
 
 #[test]
 fn a_batch_without_device_memory_is_tried_again() {
-    for (upload, upload_streams) in [(Upload::Streams, 1), (Upload::Streams, 3), (Upload::Sequential, 1)] {
+    for (upload, upload_streams) in [(UploadMode::Streams, 1), (UploadMode::Streams, 3), (UploadMode::Sequential, 1)] {
         let options =
-            |batch, threads, upload| Options { prefetch: 3, upload_streams, ..options(batch, threads, upload) };
+            |batch, threads, upload| LoaderOptions { prefetch: 3, upload_streams, ..options(batch, threads, upload) };
         let cpu = Device::new_cpu().unwrap();
         cpu.limit_memory(Some(100_000));
         let samples = |side: fn(u64) -> u32| {
             Source::indexed(6, move |index| {
-                Sample::new(index.to_string(), index, move |canvas| {
-                    canvas.rgb(side(index), 100)?.fill(index as u8);
+                Sample::new(index.to_string(), index, move |sink| {
+                    sink.rgb(side(index), 100)?.fill(index as u8);
                     Ok(())
                 })
             })
@@ -141,7 +141,7 @@ fn a_batch_without_device_memory_is_tried_again() {
         // One that can never fit is given up after the second error, and what follows still comes;
         // with `drop_last`, what is left of it comes too.
         for drop_last in [false, true] {
-            let options = Options { drop_last, ..options(1, 2, upload) };
+            let options = LoaderOptions { drop_last, ..options(1, 2, upload) };
             let mut loader = Loader::new(cpu, samples(|i| if i == 1 { 1000 } else { 10 }), options).unwrap();
             let (mut seen, mut lost, mut errors) = (Vec::new(), Vec::new(), 0);
             for batch in loader.by_ref() {
@@ -170,12 +170,12 @@ fn streams_take_device_memory_in_order() {
         let cpu = Device::new_cpu().unwrap();
         cpu.limit_memory(Some(40_000));
         let samples = Source::indexed(12, |index| {
-            Sample::new(index.to_string(), index, move |canvas| {
-                canvas.rgb(100, 100)?.fill(index as u8);
+            Sample::new(index.to_string(), index, move |sink| {
+                sink.rgb(100, 100)?.fill(index as u8);
                 Ok(())
             })
         });
-        let options = Options { prefetch: 4, upload_streams: 3, ..options(1, 4, Upload::Streams) };
+        let options = LoaderOptions { prefetch: 4, upload_streams: 3, ..options(1, 4, UploadMode::Streams) };
         let loader = Loader::new(cpu, samples, options).unwrap();
         let (mut seen, mut last) = (Vec::new(), None);
         for batch in loader {

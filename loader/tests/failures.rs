@@ -1,14 +1,15 @@
-//! Tests of failures: a sample, a decoder or a source that fails costs what it must, and every rank goes on.
+//! Tests of failures: a sample, a decoder or a source that fails costs what it must, and every rank
+//! goes on.
 
 use proptest::prelude::*;
 use testkit::cases;
 use testkit::devices::devices;
 use testkit::oracle::SplitMix;
 use thalweg::{AnyStream, Device, Error};
-use thalweg_loader::{Canvas, DecodeError, Loader, Options, Sample, Source, Upload, byte_ranges};
+use thalweg_loader::{DecodeError, ImageSink, Loader, LoaderOptions, Sample, Source, UploadMode, byte_ranges};
 use thalweg_vision::kernels;
 
-use crate::{PAGE, all_returned, check, dawdle, draw, options};
+use crate::{PAGE, all_returned, check, draw, options, random_delay};
 
 proptest! {
     #![proptest_config(cases(24))]
@@ -17,26 +18,27 @@ proptest! {
     fn a_failed_sample_is_an_error_in_its_place(
         len in 1u64..30, batch in 1usize..6, threads in 1usize..5, seed: u64, skip: bool, drop_last: bool, streams: bool,
     ) {
-        // Of eight samples, one fails, one panics, one draws nothing, one asks for too little, one fails after it has its memory.
+        // Of eight samples, one fails, one panics, one draws nothing, one asks for too little, one
+        // fails after it has its memory.
         let fate = move |index: u64| SplitMix(seed ^ index).next() % 8;
         let failing = |index: u64| fate(index) < 5;
         let samples = || Source::indexed(len, move |index| {
-            Sample::new(format!("image {index}"), format!("label {index}"), move |canvas| {
-                dawdle(index);
+            Sample::new(format!("image {index}"), format!("label {index}"), move |sink| {
+                random_delay(index);
                 match fate(index) {
                     0 => Err("no such luck".into()),
-                    1 => std::panic::panic_any("out of colours"),
+                    1 => std::panic::panic_any("out of colors"),
                     2 => Ok(()),
-                    3 => canvas.rgb(0, 5).map(drop).map_err(DecodeError::from),
-                    4 => { canvas.rgb(5, 5)?; Err("half way".into()) }
-                    _ => draw(index, canvas),
+                    3 => sink.rgb(0, 5).map(drop).map_err(DecodeError::from),
+                    4 => { sink.rgb(5, 5)?; Err("half way".into()) }
+                    _ => draw(index, sink),
                 }
             })
         });
         silence_panics();
         for &device in devices() {
-            let upload = if streams { Upload::Streams } else { Upload::Sequential };
-            let options = Options { skip_errors: skip, drop_last, ..options(batch, threads, upload) };
+            let upload = if streams { UploadMode::Streams } else { UploadMode::Sequential };
+            let options = LoaderOptions { skip_errors: skip, drop_last, ..options(batch, threads, upload) };
             let mut loader = Loader::new(device, samples(), options).unwrap();
             let mut items = Vec::new(); // a batch's indices, or an error's
             for item in loader.by_ref() {
@@ -47,7 +49,7 @@ proptest! {
                         prop_assert_eq!(name, format!("image {index}"));
                         prop_assert!(match fate(index) {
                             0 => text == "no such luck",
-                            1 => text == "the decoder panicked: out of colours",
+                            1 => text == "the decoder panicked: out of colors",
                             2 => text == "the decoder returned without an image",
                             3 => matches!(cause.downcast_ref(), Some(Error::Parameter { .. })),
                             _ => text == "half way",
@@ -86,7 +88,7 @@ fn silence_panics() {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             let text = info.payload().downcast_ref::<&str>();
-            if !matches!(text, Some(&"out of colours" | &"out of samples")) {
+            if !matches!(text, Some(&"out of colors" | &"out of samples")) {
                 usual(info);
             }
         }));
@@ -96,14 +98,14 @@ fn silence_panics() {
 #[test]
 fn when_all_samples_are_skipped_the_end_comes() {
     for &device in devices() {
-        for upload in [Upload::Streams, Upload::Sequential] {
+        for upload in [UploadMode::Streams, UploadMode::Sequential] {
             // The first image has streams decided on; then more batches than fit are empty.
             let samples = Source::indexed(40, |index| {
-                Sample::new(format!("image {index}"), format!("label {index}"), move |canvas| {
-                    if index == 0 { draw(index, canvas) } else { Err("no such luck".into()) }
+                Sample::new(format!("image {index}"), format!("label {index}"), move |sink| {
+                    if index == 0 { draw(index, sink) } else { Err("no such luck".into()) }
                 })
             });
-            let options = Options { skip_errors: true, ..options(1, 1, upload) };
+            let options = LoaderOptions { skip_errors: true, ..options(1, 1, upload) };
             let mut loader = Loader::new(device, samples, options).unwrap();
             assert_eq!(check(device, loader.next().unwrap().unwrap()), [0]);
             assert!(loader.next().is_none());
@@ -122,7 +124,7 @@ fn a_source_that_panics_ends_the_epoch_with_an_error() {
         }
         Some(Sample::new(format!("image {index}"), format!("label {index}"), move |c| draw(index, c)))
     });
-    let mut loader = Loader::new(cpu, samples, options(3, 2, Upload::Auto)).unwrap();
+    let mut loader = Loader::new(cpu, samples, options(3, 2, UploadMode::Auto)).unwrap();
     for _ in 0..2 {
         assert_eq!(check(cpu, loader.next().unwrap().unwrap()), [0, 1, 2]);
         let Some(Err(Error::Sample { index: 5, cause, .. })) = loader.next() else { panic!("an error was due") };
@@ -146,7 +148,7 @@ fn a_source_of_known_length_loses_one_sample_by_a_panic() {
             }
             Sample::new(format!("image {index}"), format!("label {index}"), move |c| draw(index, c))
         });
-        let options = Options { drop_last: true, pinned_budget, ..options(2, 2, Upload::Auto) };
+        let options = LoaderOptions { drop_last: true, pinned_budget, ..options(2, 2, UploadMode::Auto) };
         let mut loader = Loader::new(cpu, samples, options).unwrap();
         assert_eq!(check(cpu, loader.next().unwrap().unwrap()), [0, 1]);
         let Some(Err(Error::Sample { index: 2, cause, .. })) = loader.next() else { panic!("an error was due") };
@@ -168,14 +170,14 @@ fn ranks_get_equally_many_batches_whatever_fails() {
     let broken = |index: u64| SplitMix(index).next() % 10 < 7;
     for &device in devices() {
         for (known, skip_errors, upload) in
-            [(true, true, Upload::Streams), (true, false, Upload::Sequential), (false, true, Upload::Off)]
+            [(true, true, UploadMode::Streams), (true, false, UploadMode::Sequential), (false, true, UploadMode::Off)]
         {
             let (mut counts, mut failed) = (Vec::new(), Vec::new());
             let mut without_images = 0;
             for rank in 0..WORLD {
                 let sample = move |index: u64| {
-                    Sample::new(format!("image {index}"), index, move |canvas: &mut Canvas<'_>| {
-                        if broken(index) { Err("broken".into()) } else { draw(index, canvas) }
+                    Sample::new(format!("image {index}"), index, move |sink: &mut ImageSink<'_>| {
+                        if broken(index) { Err("broken".into()) } else { draw(index, sink) }
                     })
                 };
                 let samples = match known {
@@ -184,7 +186,7 @@ fn ranks_get_equally_many_batches_whatever_fails() {
                 };
                 let shuffle = known.then_some(9);
                 let (shard, drop_last) = ((rank, WORLD), true);
-                let options = Options { shuffle, shard, drop_last, skip_errors, ..options(BATCH, 2, upload) };
+                let options = LoaderOptions { shuffle, shard, drop_last, skip_errors, ..options(BATCH, 2, upload) };
                 let mut loader = Loader::new(device, samples, options).unwrap();
                 let (mut batches, mut errors, mut missing) = (0, Vec::new(), 0);
                 for item in loader.by_ref() {
@@ -220,16 +222,16 @@ fn ranks_get_equally_many_batches_whatever_fails() {
 fn a_batch_without_images_goes_the_way_of_the_others() {
     for &device in devices() {
         let (compute, download) = (AnyStream::new(device).unwrap(), AnyStream::new(device).unwrap());
-        for upload in [Upload::Streams, Upload::Sequential, Upload::Off] {
+        for upload in [UploadMode::Streams, UploadMode::Sequential, UploadMode::Off] {
             for broken in [0..2, 2..4, 4..6, 0..6] {
                 let lost = broken.clone();
                 let samples = Source::indexed(6, move |index| {
                     let lost = lost.contains(&index);
-                    Sample::new(format!("image {index}"), format!("label {index}"), move |canvas| {
-                        if lost { Err("broken".into()) } else { draw(index, canvas) }
+                    Sample::new(format!("image {index}"), format!("label {index}"), move |sink| {
+                        if lost { Err("broken".into()) } else { draw(index, sink) }
                     })
                 });
-                let options = Options { drop_last: true, skip_errors: true, ..options(2, 2, upload) };
+                let options = LoaderOptions { drop_last: true, skip_errors: true, ..options(2, 2, upload) };
                 let mut loader = Loader::new(device, samples, options).unwrap();
                 let mut seen = Vec::new();
                 while let Some(batch) = loader.next() {
@@ -242,7 +244,7 @@ fn a_batch_without_images_goes_the_way_of_the_others() {
                         for ((range, [h, w]), n) in byte_ranges(&batch.sizes).into_iter().zip(&batch.sizes).zip(values)
                         {
                             let (own, others) = rest.split_at_mut(n).unwrap();
-                            if upload != Upload::Off {
+                            if upload != UploadMode::Off {
                                 kernels::textures(s, *h, *w, 0.5, 0.5, batch.rgb.slice(range).unwrap(), own).unwrap();
                             }
                             rest = others;

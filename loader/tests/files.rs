@@ -7,7 +7,7 @@ use testkit::devices::{devices, report};
 use testkit::files::{read_png, repository};
 use testkit::oracle::SplitMix;
 use thalweg::{Device, Error, Event};
-use thalweg_loader::{Canvas, Loader, Options, Sample, Source, Upload, byte_ranges, read_ppm, upload_ppm};
+use thalweg_loader::{ImageSink, Loader, LoaderOptions, Sample, Source, UploadMode, byte_ranges, read_ppm, upload_ppm};
 
 use crate::{all_returned, draw, options, pixels, size};
 
@@ -29,7 +29,7 @@ fn files_and_folders() {
     write("notes.txt", b"");
     for &device in devices() {
         let samples = Source::folder(folder, &["ppm"], read_ppm).unwrap();
-        let mut loader = Loader::new(device, samples, options(8, 2, Upload::Auto)).unwrap();
+        let mut loader = Loader::new(device, samples, options(8, 2, UploadMode::Auto)).unwrap();
         let wrong = [
             ("3.ppm", "cannot read its pixels"),
             ("4.ppm", "not a binary PPM"),
@@ -45,7 +45,7 @@ fn files_and_folders() {
             assert_eq!(batch.pixels(index as usize), pixels(index));
         }
         let samples = Source::folder(folder, &["ppm"], upload_ppm).unwrap();
-        let mut loader = Loader::new(device, samples, options(8, 2, Upload::Auto)).unwrap();
+        let mut loader = Loader::new(device, samples, options(8, 2, UploadMode::Auto)).unwrap();
         assert_eq!(loader.by_ref().take(3).filter(Result::is_err).count(), 3);
         let batch = device.per_thread(|s| {
             let batch = s.wait(loader.next().unwrap().unwrap()).unwrap();
@@ -54,7 +54,7 @@ fn files_and_folders() {
         let (bytes, ranges) = batch.unwrap();
         assert!((0..3).zip(ranges).all(|(index, range)| bytes[range] == pixels(index)));
         let missing = Source::files([folder.join("missing.ppm")], read_ppm);
-        let error = Loader::new(device, missing, options(1, 1, Upload::Auto)).unwrap().next().unwrap().unwrap_err();
+        let error = Loader::new(device, missing, options(1, 1, UploadMode::Auto)).unwrap().next().unwrap().unwrap_err();
         assert!(error.to_string().contains("missing.ppm") && error.to_string().contains("cannot open it"), "{error}");
     }
     assert!(Source::folder(folder, &["gif"], read_ppm).unwrap_err().to_string().contains("*.gif"));
@@ -114,24 +114,24 @@ fn pixels_in_files_reach_the_device() {
     }
     for &device in devices() {
         for &(direct, open) in &opens {
-            for upload in [Upload::Streams, Upload::Sequential, Upload::Off] {
+            for upload in [UploadMode::Streams, UploadMode::Sequential, UploadMode::Off] {
                 // Room for as many slots as the loader likes, for two, and for none.
                 for pinned_budget in [usize::MAX, 34 << 20, 1 << 20] {
-                    if upload == Upload::Off && (direct || pinned_budget < usize::MAX) {
+                    if upload == UploadMode::Off && (direct || pinned_budget < usize::MAX) {
                         continue; // it reads all of an image into memory, wherever the blocks of the file begin
                     }
                     let folder = folder.0.clone();
                     let samples = Source::indexed(10, move |index| {
                         let path = folder.join(index.to_string());
-                        Sample::new(format!("image {index}"), index, move |canvas| {
+                        Sample::new(format!("image {index}"), index, move |sink| {
                             if decoded(index) {
-                                return draw(index, canvas);
+                                return draw(index, sink);
                             }
                             let ([height, width], at, _) = in_file(index);
-                            canvas.rgb_in_file(height, width, open(&path)?, at)
+                            sink.rgb_in_file(height, width, open(&path)?, at)
                         })
                     });
-                    let options = Options { pinned_budget, ..options(4, 3, upload) };
+                    let options = LoaderOptions { pinned_budget, ..options(4, 3, upload) };
                     let mut loader = Loader::new(device, samples, options).unwrap();
                     let pool = loader.pinned_pool();
                     let mut seen = Vec::new();
@@ -149,7 +149,7 @@ fn pixels_in_files_reach_the_device() {
                                         false => (expected_size, expected),
                                     };
                                     assert_eq!(*size, expected_size);
-                                    let same = upload == Upload::Off || bytes[range] == expected;
+                                    let same = upload == UploadMode::Off || bytes[range] == expected;
                                     assert!(same, "image {index} on {device}, {upload:?}, budget {pinned_budget}");
                                 }
                                 s.record(batch).unwrap().synchronize().unwrap()
@@ -158,7 +158,7 @@ fn pixels_in_files_reach_the_device() {
                         for (i, &index) in batch.indices.iter().enumerate() {
                             let expected = match (decoded(index), upload) {
                                 (true, _) => pixels(index),
-                                (false, Upload::Off) => in_file(index).2,
+                                (false, UploadMode::Off) => in_file(index).2,
                                 (false, _) => Vec::new(),
                             };
                             assert!(batch.pixels(i) == expected, "image {index} on the host");
@@ -168,7 +168,7 @@ fn pixels_in_files_reach_the_device() {
                     }
                     assert_eq!(seen, (0..10).collect::<Vec<_>>());
                     assert!(pool.in_use() + pool.cached() <= pinned_budget);
-                    if upload != Upload::Off {
+                    if upload != UploadMode::Off {
                         // Slots for three threads, and pages of what is decoded.
                         assert!(pool.in_use() + pool.cached() < 32 << 20, "{} bytes are locked", pool.in_use());
                     }
@@ -179,13 +179,13 @@ fn pixels_in_files_reach_the_device() {
                     assert_eq!(loader.stats().bytes, (0..10).map(|index| all(index) as u64).sum::<u64>());
                     let stats = loader.stats();
                     let in_files = (0..10).filter(|index| !decoded(*index)).map(|index| all(index) as u64);
-                    let read = if upload == Upload::Off { 0 } else { in_files.sum() };
+                    let read = if upload == UploadMode::Off { 0 } else { in_files.sum() };
                     assert_eq!(stats.reading.bytes, read);
                     assert!(stats.reading.max <= stats.reading.total && (stats.reading.count > 7 || read == 0));
                     assert_eq!((stats.decoding.count, stats.uploading.count, stats.ready.count), (10, 3, 3));
                     assert_eq!(stats.uploading.bytes, stats.bytes);
                     assert_eq!(stats.ready.bytes, stats.bytes);
-                    assert_eq!(stats.memory.count, if upload == Upload::Off { 10 } else { 3 });
+                    assert_eq!(stats.memory.count, if upload == UploadMode::Off { 10 } else { 3 });
                     assert!(stats.decoding.total + stats.memory.total + stats.reading.total <= stats.decode);
                     drop(loader);
                     all_returned(&pool);
@@ -200,7 +200,7 @@ fn pixels_in_files_reach_the_device() {
 fn a_file_that_cannot_be_read_any_more_costs_its_sample_alone() {
     let folder = Folder::new("cut");
     for &device in devices() {
-        for upload in [Upload::Streams, Upload::Sequential] {
+        for upload in [UploadMode::Streams, UploadMode::Sequential] {
             for index in 0..8 {
                 let (_, at, bytes) = in_file(index);
                 std::fs::write(folder.0.join(index.to_string()), [vec![0; at as usize], bytes].concat()).unwrap();
@@ -209,18 +209,18 @@ fn a_file_that_cannot_be_read_any_more_costs_its_sample_alone() {
             let path = folder.0.clone();
             let samples = Source::indexed(8, move |index| {
                 let path = path.join(index.to_string());
-                Sample::new(format!("image {index}"), format!("label {index}"), move |canvas| {
+                Sample::new(format!("image {index}"), format!("label {index}"), move |sink| {
                     let ([height, width], at, bytes) = in_file(index);
                     let file = File::options().read(true).write(true).open(path)?;
                     let handle = file.try_clone()?;
-                    canvas.rgb_in_file(height, width, file, at)?;
+                    sink.rgb_in_file(height, width, file, at)?;
                     if cut(index) {
                         handle.set_len(at + bytes.len() as u64 - 1)?;
                     }
                     Ok(())
                 })
             });
-            let options = Options { drop_last: true, ..options(4, 2, upload) };
+            let options = LoaderOptions { drop_last: true, ..options(4, 2, upload) };
             let mut loader = Loader::new(device, samples, options).unwrap();
             for expected in [vec![1, 2], vec![4, 5, 6, 7]] {
                 for index in &expected {
@@ -260,11 +260,11 @@ fn a_file_too_short_for_its_size_costs_its_sample_alone() {
     .concat();
     let last = claims.len() as u64 - 1;
     for &device in devices() {
-        for upload in [Upload::Streams, Upload::Sequential, Upload::Off] {
+        for upload in [UploadMode::Streams, UploadMode::Sequential, UploadMode::Off] {
             let (claims, path) = (claims.clone(), path.clone());
             let samples = Source::indexed(last + 1, move |index| {
                 let ((height, width, at), path) = (claims[index as usize], path.clone());
-                let decode = move |canvas: &mut Canvas<'_>| canvas.rgb_in_file(height, width, File::open(path)?, at);
+                let decode = move |sink: &mut ImageSink<'_>| sink.rgb_in_file(height, width, File::open(path)?, at);
                 Sample::new(format!("image {index}"), index, decode)
             });
             let mut loader = Loader::new(device, samples, options(16, 3, upload)).unwrap();
@@ -286,11 +286,11 @@ fn a_file_too_short_for_its_size_costs_its_sample_alone() {
 #[test]
 fn sizes_whose_sum_overflows_cost_their_batch_alone() {
     let cpu = Device::new_cpu().unwrap();
-    for upload in [Upload::Streams, Upload::Sequential] {
+    for upload in [UploadMode::Streams, UploadMode::Sequential] {
         let samples = Source::indexed(10, |index| {
-            Sample::new(format!("image {index}"), index, move |canvas| {
+            Sample::new(format!("image {index}"), index, move |sink| {
                 let side = if index < 8 { 1 << 30 } else { 2 };
-                canvas.rgb_in_file(side, side, File::open("/dev/zero")?, 0)
+                sink.rgb_in_file(side, side, File::open("/dev/zero")?, 0)
             })
         });
         let mut loader = Loader::new(cpu, samples, options(8, 2, upload)).unwrap();
@@ -312,7 +312,7 @@ fn photographs_decode_as_another_decoder_says() {
 
     for &device in devices() {
         let samples = Source::folder(repository("assets/photos"), &["png"], read_photo).unwrap();
-        let mut loader = Loader::new(device, samples, options(2, 2, Upload::Streams)).unwrap();
+        let mut loader = Loader::new(device, samples, options(2, 2, UploadMode::Streams)).unwrap();
         let mut photos = 0;
         for batch in loader.by_ref() {
             let batch = batch.unwrap().synchronize().unwrap();
@@ -346,7 +346,7 @@ fn webp_decodes_to_the_pixels_it_was_made_from() {
     let images = repository("loader/tests/images");
     let cpu = Device::cpu().unwrap();
     let paths = ["lossless", "alpha", "turned", "moving"].map(|name| images.join(name).with_extension("webp"));
-    let mut loader = Loader::new(cpu, Source::files(paths, read_photo), options(4, 2, Upload::Off)).unwrap();
+    let mut loader = Loader::new(cpu, Source::files(paths, read_photo), options(4, 2, UploadMode::Off)).unwrap();
     let batch = loader.next().unwrap().unwrap().synchronize().unwrap();
     assert_eq!(batch.sizes, [[height, width], [height, width], [width, height], [height, width]]);
     for (image, expected) in [&upright, &upright, &turned, &upright].into_iter().enumerate() {
@@ -359,15 +359,15 @@ fn webp_decodes_to_the_pixels_it_was_made_from() {
         let cuts = 1..bytes.len() as u64;
         let samples = Source::indexed(cuts.end, move |index| {
             let bytes = bytes[..index as usize].to_vec();
-            Sample::new("cut", (), move |canvas| decode_photo(&bytes, canvas))
+            Sample::new("cut", (), move |sink| decode_photo(&bytes, sink))
         });
-        let loader = Loader::new(cpu, samples, options(64, 2, Upload::Off)).unwrap();
+        let loader = Loader::new(cpu, samples, options(64, 2, UploadMode::Off)).unwrap();
         let causes: Vec<_> = loader.map(|item| item.unwrap_err().to_string()).collect();
         assert_eq!(causes.len() as u64, cuts.end);
         assert!(causes.iter().skip(12).all(|cause| cause.contains("truncated: the file ends before the WebP")));
         assert!(causes.iter().all(|cause| !cause.contains("panicked")));
     }
     let lossy = Source::files([images.join("lossy.webp")], read_photo);
-    let batch = Loader::new(cpu, lossy, options(1, 1, Upload::Off)).unwrap().next().unwrap().unwrap();
+    let batch = Loader::new(cpu, lossy, options(1, 1, UploadMode::Off)).unwrap().next().unwrap().unwrap();
     assert_eq!(batch.synchronize().unwrap().sizes, [[32, 32]]);
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use thalweg::Device;
-use thalweg_loader::{Loader, Options, Source, Upload, read_ppm};
+use thalweg_loader::{Loader, LoaderOptions, Source, UploadMode, read_ppm};
 
 use crate::files::Folder;
 use crate::options;
@@ -16,7 +16,7 @@ fn write(root: &Path, path: &str) {
 
 /// The metadata of all samples, in order.
 fn all<M: Clone + Send + 'static>(source: Source<M>) -> Vec<M> {
-    let loader = Loader::new(Device::cpu().unwrap(), source, options(2, 2, Upload::Off)).unwrap();
+    let loader = Loader::new(Device::cpu().unwrap(), source, options(2, 2, UploadMode::Off)).unwrap();
     loader.flat_map(|batch| batch.unwrap().synchronize().unwrap().meta).collect()
 }
 
@@ -56,7 +56,7 @@ fn links_that_lead_in_a_circle_end() {
     symlink(root.join("a/1.ppm"), root.join("e.ppm")).unwrap();
     symlink("nowhere", root.join("f.ppm")).unwrap();
     let samples = Source::folders(root, &["ppm"], read_ppm).unwrap();
-    let options = Options { skip_errors: true, ..options(9, 2, Upload::Off) };
+    let options = LoaderOptions { skip_errors: true, ..options(9, 2, UploadMode::Off) };
     let mut loader = Loader::new(Device::cpu().unwrap(), samples, options).unwrap();
     let batch = loader.next().unwrap().unwrap().synchronize().unwrap();
     // The link without a target is a sample that fails.
@@ -72,11 +72,11 @@ fn each_subfolder_is_a_class() {
         write(root, path);
     }
     std::fs::create_dir(root.join("cat")).unwrap(); // without files
-    let found = Source::class_folders(root, &["ppm"], read_ppm).unwrap();
+    let found = Source::image_folder(root, &["ppm"], read_ppm).unwrap();
     assert_eq!(found.classes, ["ant", "cat", "dog"]);
     let (labels, paths): (Vec<_>, Vec<_>) = all(found.source).into_iter().map(|file| (file.label, file.path)).unzip();
     assert_eq!(labels, [0, 0, 2, 2]);
     assert_eq!(paths, below(root, &["ant/b.ppm", "ant/old/9.ppm", "dog/1.ppm", "dog/2.ppm"]));
-    let none = Source::class_folders(root.join("dog"), &["ppm"], read_ppm).unwrap_err().to_string();
+    let none = Source::image_folder(root.join("dog"), &["ppm"], read_ppm).unwrap_err().to_string();
     assert!(none.contains("there is none in its subfolders"), "{none}");
 }

@@ -4,7 +4,7 @@ use testkit::devices::devices;
 use testkit::fork::{fork, leave};
 use testkit::process::own_process;
 use thalweg::Error;
-use thalweg_loader::{Loader, Upload};
+use thalweg_loader::{Loader, UploadMode};
 
 use crate::{check, options, source};
 
@@ -17,7 +17,7 @@ fn a_loader_in_a_forked_child_is_left_alone() {
         return;
     }
     for &device in devices() {
-        for upload in [Upload::Streams, Upload::Sequential] {
+        for upload in [UploadMode::Streams, UploadMode::Sequential] {
             let mut loader = Loader::new(device, source(40), options(4, 2, upload)).unwrap();
             assert_eq!(check(device, loader.next().unwrap().unwrap()), [0, 1, 2, 3]);
             let held = loader.next().unwrap().unwrap();

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use testkit::devices::{alone, devices};
 use testkit::files::repository;
-use thalweg::{AnyStream, Device, DeviceKind, Query};
-use thalweg_loader::{Decode, Loader, Options, Source, Upload, byte_ranges, read_photo};
-use thalweg_vision::{Image, Options as TokenOptions, Params, Pipeline};
+use thalweg::{AnyStream, Device, DeviceKind, QueryResult};
+use thalweg_loader::{DecodeBackend, Loader, LoaderOptions, Source, UploadMode, byte_ranges, read_photo};
+use thalweg_vision::{Image, Pipeline, PipelineOptions as TokenOptions, TokenParams};
 
 use crate::all_returned;
 use crate::files::Folder;
 
-/// What a consumer gets of a sample: its index, its name without the folder, its size and its pixels.
+/// What a consumer gets of a sample: its index, its name without the folder, its size and its
+/// pixels.
 type Got = (u64, String, [u32; 2], Vec<u8>);
 
 /// What a consumer gets, in order: an error or a batch, and the indices of what failed in it.
@@ -58,12 +59,12 @@ fn files(folder: &Folder) -> Vec<PathBuf> {
     all.iter().map(write).collect()
 }
 
-fn options(decode: Decode, batch: usize, upload: Upload) -> Options {
-    Options { decode, batch, upload, threads: 3, ..Options::default() }
+fn options(decode: DecodeBackend, batch: usize, upload: UploadMode) -> LoaderOptions {
+    LoaderOptions { decode, batch_size: batch, upload, decode_threads: 3, ..LoaderOptions::default() }
 }
 
 /// Loads the files, and returns what the consumer gets and how many batches the device decoded.
-fn load(device: Device, paths: &[PathBuf], options: Options) -> (Vec<Item>, u64) {
+fn load(device: Device, paths: &[PathBuf], options: LoaderOptions) -> (Vec<Item>, u64) {
     let mut loader = Loader::new(device, Source::files(paths, read_photo), options).unwrap();
     let folder = format!("{}/", paths[0].parent().unwrap().display());
     let mut items = Vec::new();
@@ -91,7 +92,8 @@ fn load(device: Device, paths: &[PathBuf], options: Options) -> (Vec<Item>, u64)
     (items, decoded)
 }
 
-/// Whatever the device cannot decode, the consumer gets what it gets without the device, in its place.
+/// Whatever the device cannot decode, the consumer gets what it gets without the device, in its
+/// place.
 #[test]
 fn every_file_is_where_the_host_has_it() {
     let _alone = alone();
@@ -99,10 +101,10 @@ fn every_file_is_where_the_host_has_it() {
     let paths = files(&folder);
     for &device in devices() {
         for (batch, upload) in
-            [(18, Upload::Sequential), (18, Upload::Streams), (5, Upload::Streams), (1, Upload::Auto)]
+            [(18, UploadMode::Sequential), (18, UploadMode::Streams), (5, UploadMode::Streams), (1, UploadMode::Auto)]
         {
-            let (host, none) = load(device, &paths, options(Decode::Host, batch, upload));
-            let (got, decoded) = load(device, &paths, options(Decode::Device, batch, upload));
+            let (host, none) = load(device, &paths, options(DecodeBackend::Host, batch, upload));
+            let (got, decoded) = load(device, &paths, options(DecodeBackend::Device, batch, upload));
             assert!(none == 0 && decoded > 0, "{none} and {decoded} batches on the device");
             assert_eq!(got.len(), host.len());
             for (got, host) in got.iter().zip(&host) {
@@ -122,7 +124,7 @@ fn every_file_is_where_the_host_has_it() {
                 }
             }
         }
-        let errors = load(device, &paths, options(Decode::Device, 18, Upload::Auto)).0;
+        let errors = load(device, &paths, options(DecodeBackend::Device, 18, UploadMode::Auto)).0;
         let text: Vec<_> = errors.iter().filter_map(|item| item.as_ref().err()).collect();
         for (name, what) in [
             ("truncated", "file ends before"),
@@ -137,8 +139,8 @@ fn every_file_is_where_the_host_has_it() {
     }
 }
 
-/// Golden files come with the golden pixels, which are libjpeg-turbo's. A file of which little more than the
-/// header is there costs nothing but itself.
+/// Golden files come with the golden pixels, which are libjpeg-turbo's. A file of which little more
+/// than the header is there costs nothing but itself.
 #[test]
 fn the_device_gives_the_pixels_of_libjpeg_turbo() {
     let _alone = alone();
@@ -150,7 +152,7 @@ fn the_device_gives_the_pixels_of_libjpeg_turbo() {
     let mut paths = names.map(|name| repository(format!("tests/golden/jpeg/{name}.jpg"))).to_vec();
     paths.insert(2, folder.0.join("cut"));
     for &device in devices() {
-        let (items, _) = load(device, &paths, options(Decode::Device, 7, Upload::Auto));
+        let (items, _) = load(device, &paths, options(DecodeBackend::Device, 7, UploadMode::Auto));
         let [Err(error), Ok((images, _))] = &items[..] else { panic!("{items:?}") };
         assert!(error.contains("cut): truncated"), "{error}");
         for (name, (.., [height, width], pixels)) in names.iter().zip(images) {
@@ -170,21 +172,21 @@ fn a_budget_bounds_the_files() {
     let folder = Folder::new("jpeg-budget");
     let paths = files(&folder);
     for &device in devices() {
-        let (host, _) = load(device, &paths, options(Decode::Device, 2, Upload::Auto));
-        let budget = Options { pinned_budget: 1 << 20, ..options(Decode::Device, 2, Upload::Auto) };
+        let (host, _) = load(device, &paths, options(DecodeBackend::Device, 2, UploadMode::Auto));
+        let budget = LoaderOptions { pinned_budget: 1 << 20, ..options(DecodeBackend::Device, 2, UploadMode::Auto) };
         assert!(load(device, &paths, budget).0 == host);
     }
 }
 
-/// The device decodes the next batches while the consumer's work on the first one is not done: a gate holds that
-/// work back until they are there.
+/// The device decodes the next batches while the consumer's work on the first one is not done: a
+/// gate holds that work back until they are there.
 #[test]
 fn the_device_decodes_while_the_consumer_works() {
     let _alone = alone();
     let paths =
         ["eye-420-q75", "row-444-q95", "eye-422-q85"].map(|name| repository(format!("tests/golden/jpeg/{name}.jpg")));
     for &device in devices() {
-        let options = options(Decode::Device, 1, Upload::Streams);
+        let options = options(DecodeBackend::Device, 1, UploadMode::Streams);
         let mut loader = Loader::new(device, Source::files(&paths, read_photo), options).unwrap();
         let consumer = AnyStream::new(device).unwrap();
         let (open, gate) = mpsc::channel::<()>();
@@ -198,8 +200,8 @@ fn the_device_decodes_while_the_consumer_works() {
             let batch = loader.next().unwrap().unwrap().synchronize().unwrap();
             assert_eq!(batch.indices, [number as u64]);
             first = match first.query().unwrap() {
-                Query::Pending(first) => first,
-                Query::Ready(_) => panic!("batch {number} came after the consumer's work on {device}"),
+                QueryResult::Pending(first) => first,
+                QueryResult::Ready(_) => panic!("batch {number} came after the consumer's work on {device}"),
             };
         }
         assert_eq!(loader.stats().device_decoding.count, 3);
@@ -220,12 +222,14 @@ fn auto_decodes_on_gpus_only() {
         };
         let on_device = |decode, upload| loader(decode, upload).unwrap().decodes_on_device();
         if std::env::var_os("THALWEG_DECODE").is_none() {
-            assert_eq!(on_device(Decode::Auto, Upload::Auto), device.kind() == DeviceKind::Cuda);
-            assert!(on_device(Decode::Device, Upload::Auto) && !on_device(Decode::Host, Upload::Auto));
+            assert_eq!(on_device(DecodeBackend::Auto, UploadMode::Auto), device.kind() == DeviceKind::Cuda);
+            assert!(
+                on_device(DecodeBackend::Device, UploadMode::Auto) && !on_device(DecodeBackend::Host, UploadMode::Auto)
+            );
         }
-        assert!(!on_device(Decode::Device, Upload::Off), "nothing is uploaded");
+        assert!(!on_device(DecodeBackend::Device, UploadMode::Off), "nothing is uploaded");
     }
-    assert!("gpu".parse::<Decode>().is_err());
+    assert!("gpu".parse::<DecodeBackend>().is_err());
 }
 
 /// The tokens of a photograph are those of the host's decoder, bit by bit.
@@ -235,12 +239,12 @@ fn tokens_are_those_of_the_host() {
     let paths =
         ["eye-420-q75", "row-444-q95", "eye-422-q85"].map(|name| repository(format!("tests/golden/jpeg/{name}.jpg")));
     for &device in devices() {
-        let sets = [Decode::Host, Decode::Device].map(|decode| {
-            let (items, _) = load(device, &paths, options(decode, 3, Upload::Auto));
+        let sets = [DecodeBackend::Host, DecodeBackend::Device].map(|decode| {
+            let (items, _) = load(device, &paths, options(decode, 3, UploadMode::Auto));
             let images = items.into_iter().flat_map(|item| item.unwrap().0);
             let images: Vec<_> =
                 images.map(|(.., [height, width], pixels)| Image::new(height, width, pixels).unwrap()).collect();
-            let pipeline = Pipeline::with_options(device, Params::default(), TokenOptions::default()).unwrap();
+            let pipeline = Pipeline::with_options(device, TokenParams::default(), TokenOptions::default()).unwrap();
             pipeline.run(&images).into_iter().map(|set| set.unwrap()).collect::<Vec<_>>()
         });
         for (host, got) in sets[0].iter().zip(&sets[1]) {
@@ -259,22 +263,22 @@ fn who_decoded_is_counted() {
     let paths = files(&folder);
     for &device in devices() {
         for (decode, batch, expected) in
-            [(Decode::Device, 18, [7, 1]), (Decode::Device, 2, [7, 1]), (Decode::Host, 5, [0, 8])]
+            [(DecodeBackend::Device, 18, [7, 1]), (DecodeBackend::Device, 2, [7, 1]), (DecodeBackend::Host, 5, [0, 8])]
         {
-            let options = Options { skip_errors: true, ..options(decode, batch, Upload::Auto) };
+            let options = LoaderOptions { skip_errors: true, ..options(decode, batch, UploadMode::Auto) };
             let mut loader = Loader::new(device, Source::files(&paths, read_photo), options).unwrap();
             loader.by_ref().for_each(|batch| drop(batch.unwrap()));
             let stats = loader.stats();
             assert_eq!([stats.jpeg_on_device, stats.jpeg_on_host], expected, "{device}, batches of {batch}");
-            let left = if decode == Decode::Device { vec![("CMYK or YCCK".to_owned(), 1)] } else { vec![] };
+            let left = if decode == DecodeBackend::Device { vec![("CMYK or YCCK".to_owned(), 1)] } else { vec![] };
             assert_eq!(loader.left_device().into_iter().collect::<Vec<_>>(), left);
             assert!(stats.to_string().contains(&format!("JPEG files: {} decoded on the device", expected[0])));
         }
     }
 }
 
-/// An image of too many pixels, or that needs too much memory, is an error that says which option decides. It is told
-/// before memory is taken for it.
+/// An image of too many pixels, or that needs too much memory, is an error that says which option
+/// decides. It is told before memory is taken for it.
 #[test]
 fn limits_of_pixels_and_of_memory_are_errors() {
     let _alone = alone();
@@ -286,17 +290,17 @@ fn limits_of_pixels_and_of_memory_are_errors() {
     let mut paths: Vec<_> = names.iter().map(repository).collect();
     paths.push(repository("assets/photos/row.png"));
     for &device in devices() {
-        for decode in [Decode::Host, Decode::Device] {
-            let errors = |options: Options| -> Vec<String> {
+        for decode in [DecodeBackend::Host, DecodeBackend::Device] {
+            let errors = |options: LoaderOptions| -> Vec<String> {
                 let items = load(device, &paths, options).0;
                 items.into_iter().filter_map(|item| item.err()).collect()
             };
-            let few = errors(Options { pixel_limit: 60, ..options(decode, 4, Upload::Auto) });
+            let few = errors(LoaderOptions { pixel_limit: 60, ..options(decode, 4, UploadMode::Auto) });
             assert_eq!(few.len(), 4, "{few:?}");
             assert!(few.iter().all(|e| e.contains("megapixels; the limit (`pixel_limit`)")), "{few:?}");
             // The device needs none of this memory.
-            let little = errors(Options { scratch_budget: 30_000, ..options(decode, 4, Upload::Auto) });
-            let expected = if decode == Decode::Host { 1 } else { 0 };
+            let little = errors(LoaderOptions { scratch_budget: 30_000, ..options(decode, 4, UploadMode::Auto) });
+            let expected = if decode == DecodeBackend::Host { 1 } else { 0 };
             assert_eq!(little.len(), expected, "{little:?}");
             assert!(little.iter().all(|e| e.contains("progressive") && e.contains("`scratch_budget`")), "{little:?}");
         }

@@ -1,4 +1,5 @@
-//! The loader: nothing lost, nothing out of order, nothing left behind, whatever fails and whenever it is dropped.
+//! The loader: nothing lost, nothing out of order, nothing left behind, whatever fails and whenever
+//! it is dropped.
 
 mod budget;
 mod failures;
@@ -18,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use testkit::oracle::SplitMix;
 use thalweg::{Device, Event, PinnedPool};
-use thalweg_loader::{Batch, Canvas, DecodeError, Options, Sample, Source, Upload, byte_ranges};
-use thalweg_vision::kernels::Layout;
+use thalweg_loader::{Batch, DecodeError, ImageSink, LoaderOptions, Sample, Source, UploadMode, byte_ranges};
+use thalweg_vision::kernels::BatchLayout;
 
 /// The size of an image, which its index decides.
 fn size(index: u64) -> [u32; 2] {
@@ -39,14 +40,14 @@ fn pixels(index: u64) -> Vec<u8> {
     bytes
 }
 
-fn draw(index: u64, canvas: &mut Canvas<'_>) -> Result<(), DecodeError> {
+fn draw(index: u64, sink: &mut ImageSink<'_>) -> Result<(), DecodeError> {
     let [height, width] = size(index);
-    paint(index, canvas.rgb(height, width)?);
+    paint(index, sink.rgb(height, width)?);
     Ok(())
 }
 
 /// Something random to wait for, up to about a millisecond.
-fn dawdle(index: u64) {
+fn random_delay(index: u64) {
     let random = SplitMix(index ^ 0xdead).next();
     match random % 4 {
         0 => thread::sleep(Duration::from_micros(random >> 32 & 1023)),
@@ -57,9 +58,9 @@ fn dawdle(index: u64) {
 
 fn source(len: u64) -> Source<String> {
     Source::indexed(len, |index| {
-        Sample::new(format!("image {index}"), format!("label {index}"), move |canvas| {
-            dawdle(index);
-            draw(index, canvas)
+        Sample::new(format!("image {index}"), format!("label {index}"), move |sink| {
+            random_delay(index);
+            draw(index, sink)
         })
     })
 }
@@ -71,8 +72,8 @@ fn source_until(len: u64) -> Source<String> {
     })
 }
 
-fn options(batch: usize, threads: usize, upload: Upload) -> Options {
-    Options { batch, threads, upload, ..Options::default() }
+fn options(batch: usize, threads: usize, upload: UploadMode) -> LoaderOptions {
+    LoaderOptions { batch_size: batch, decode_threads: threads, upload, ..LoaderOptions::default() }
 }
 
 /// Checks a batch, on the device and on the host, and returns the indices of its images.
@@ -86,7 +87,7 @@ fn check(device: Device, batch: Event<Batch<String>>) -> Vec<u64> {
             assert_eq!(batch.sizes.is_empty(), bytes.is_empty());
             if !batch.sizes.is_empty() {
                 // The kernels of batches take it as it is.
-                let layout = Layout::new(&batch.sizes, 32).unwrap();
+                let layout = BatchLayout::new(&batch.sizes, 32).unwrap();
                 assert_eq!(ranges, (0..batch.sizes.len()).map(|i| layout.byte_range(i)).collect::<Vec<_>>());
                 assert_eq!(bytes.len(), layout.bytes() as usize);
             }

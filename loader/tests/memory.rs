@@ -1,4 +1,5 @@
-//! Tests of memory: it comes back whenever the loader is dropped, epochs share it, and no number is too large for it.
+//! Tests of memory: it comes back whenever the loader is dropped, epochs share it, and no number is
+//! too large for it.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -7,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use testkit::devices::devices;
 use thalweg::{Device, Event};
-use thalweg_loader::{Canvas, Loader, Options, Sample, Source, Upload};
+use thalweg_loader::{ImageSink, Loader, LoaderOptions, Sample, Source, UploadMode};
 
-use crate::{all_returned, dawdle, draw, options, source};
+use crate::{all_returned, draw, options, random_delay, source};
 
 #[test]
 fn dropped_at_any_point_it_leaves_nothing_behind() {
     for &device in devices() {
-        for upload in [Upload::Streams, Upload::Sequential, Upload::Off] {
+        for upload in [UploadMode::Streams, UploadMode::Sequential, UploadMode::Off] {
             for budget in [usize::MAX, 24 << 10] {
                 for taken in 0..=6 {
                     for held in 0..=taken.min(1) {
@@ -22,13 +23,13 @@ fn dropped_at_any_point_it_leaves_nothing_behind() {
                         let (in_source, in_samples) = (token.clone(), token.clone());
                         let samples = Source::indexed(20, move |index| {
                             let (_, token) = (&in_source, in_samples.clone());
-                            Sample::new("", token.clone(), move |canvas| {
+                            Sample::new("", token.clone(), move |sink| {
                                 let _token = token;
-                                dawdle(index + 20 * taken);
-                                draw(index, canvas)
+                                random_delay(index + 20 * taken);
+                                draw(index, sink)
                             })
                         });
-                        let options = Options { pinned_budget: budget, ..options(4, 3, upload) };
+                        let options = LoaderOptions { pinned_budget: budget, ..options(4, 3, upload) };
                         let mut loader = Loader::new(device, samples, options).unwrap();
                         let pool = loader.pinned_pool();
                         let mut batches: Vec<_> = loader.by_ref().take(taken as usize).collect();
@@ -50,7 +51,7 @@ fn device_memory_comes_back_too() {
     cpu.limit_memory(Some(64 << 20));
     let free = cpu.free_memory().unwrap();
     for taken in 0..4 {
-        let mut loader = Loader::new(cpu, source(20), options(4, 3, Upload::Streams)).unwrap();
+        let mut loader = Loader::new(cpu, source(20), options(4, 3, UploadMode::Streams)).unwrap();
         let held: Vec<_> = loader.by_ref().take(taken).collect();
         if let Some(Ok(batch)) = loader.next() {
             loader.recycle(batch);
@@ -68,12 +69,12 @@ fn device_memory_comes_back_too() {
 /// Its memory was kept for a later batch, and the loader failed when it met that.
 #[test]
 fn a_batch_of_another_device_is_not_kept() {
-    for upload in [Upload::Streams, Upload::Sequential] {
+    for upload in [UploadMode::Streams, UploadMode::Sequential] {
         let devices = [Device::new_cpu().unwrap(), Device::new_cpu().unwrap()];
         let [here, mut there] = devices.map(|device| {
             let source = Source::indexed(20, |index| {
-                Sample::new("same", "", move |canvas| {
-                    canvas.rgb(3, 5)?.fill(index as u8);
+                Sample::new("same", "", move |sink| {
+                    sink.rgb(3, 5)?.fill(index as u8);
                     Ok(())
                 })
             });
@@ -86,16 +87,16 @@ fn a_batch_of_another_device_is_not_kept() {
 
 /// An image for which there is no memory at all ended the process; the largest numbers overflowed.
 #[test]
-fn numbers_may_be_as_large_as_they_like() {
+fn extreme_option_values_do_not_overflow() {
     let sample = |index: u64| {
-        Sample::new("sample", index, move |canvas: &mut Canvas<'_>| {
+        Sample::new("sample", index, move |sink: &mut ImageSink<'_>| {
             let (height, width) = if index == 3 { (1_000_000, 100_000_000) } else { (2, 3) };
-            canvas.rgb(height, width)?.fill(1);
+            sink.rgb(height, width)?.fill(1);
             Ok(())
         })
     };
-    let all = Options { prefetch: usize::MAX, stream_bytes: usize::MAX, ..options(2, 2, Upload::Auto) };
-    let one = Options { shard: (u64::MAX - 1, u64::MAX), ..all.clone() };
+    let all = LoaderOptions { prefetch: usize::MAX, stream_bytes: usize::MAX, ..options(2, 2, UploadMode::Auto) };
+    let one = LoaderOptions { shard: (u64::MAX - 1, u64::MAX), ..all.clone() };
     let cpu = Device::new_cpu().unwrap();
     let mut loader = Loader::new(cpu, Source::indexed(8, sample), all).unwrap();
     let (mut batches, mut errors) = (0, Vec::new());
@@ -118,14 +119,14 @@ fn numbers_may_be_as_large_as_they_like() {
 #[test]
 fn epochs_use_the_same_threads_and_buffers() {
     for &device in devices() {
-        for upload in [Upload::Streams, Upload::Sequential] {
+        for upload in [UploadMode::Streams, UploadMode::Sequential] {
             let threads = Arc::new(Mutex::new(HashSet::new()));
             let seen = threads.clone();
             let samples = Source::indexed(24, move |index| {
                 let seen = seen.clone();
-                Sample::new(index.to_string(), index, move |canvas| {
+                Sample::new(index.to_string(), index, move |sink| {
                     seen.lock().unwrap().insert(thread::current().id());
-                    canvas.rgb(64, 64)?.fill(index as u8);
+                    sink.rgb(64, 64)?.fill(index as u8);
                     Ok(())
                 })
             });
@@ -147,7 +148,8 @@ fn epochs_use_the_same_threads_and_buffers() {
             assert!(threads.lock().unwrap().len() <= 3);
             // Prefetched, in the consumer's hands, and left of the epoch that ended early.
             assert!(addresses.len() <= 8, "{} device buffers", addresses.len());
-            // Three batches under way and one in the consumer's hands; and as many again of the epoch that ended early.
+            // Three batches under way and one in the consumer's hands; and as many again of the
+            // epoch that ended early.
             assert!(pool.in_use() + pool.cached() <= 2 * 4 * 4 * 64 * 64 * 3, "{} bytes", pool.cached());
         }
     }

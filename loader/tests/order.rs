@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use testkit::cases;
 use testkit::devices::devices;
 use thalweg::{Device, stream_tags};
-use thalweg_loader::{Loader, Options, Sample, Source, Upload};
+use thalweg_loader::{Loader, LoaderOptions, Sample, Source, UploadMode};
 
 use crate::{check, draw, options, source, source_until};
 
@@ -22,8 +22,8 @@ proptest! {
     ) {
         let kept = if drop_last { len / batch as u64 * batch as u64 } else { len };
         for &device in devices() {
-            for upload in [Upload::Streams, Upload::Sequential, Upload::Auto] {
-                let options = Options { prefetch, drop_last, upload_streams, ..options(batch, threads, upload) };
+            for upload in [UploadMode::Streams, UploadMode::Sequential, UploadMode::Auto] {
+                let options = LoaderOptions { prefetch, drop_last, upload_streams, ..options(batch, threads, upload) };
                 let mut loader = Loader::new(device, source(len), options).unwrap();
                 let mut seen = Vec::new();
                 for item in loader.by_ref() {
@@ -34,8 +34,8 @@ proptest! {
                 prop_assert_eq!(seen, (0..kept).collect::<Vec<_>>());
                 prop_assert!(loader.next().is_none());
                 prop_assert_eq!(loader.stats().failed, 0);
-                if kept > 0 && upload != Upload::Auto {
-                    prop_assert_eq!(loader.decision().unwrap().streams, upload == Upload::Streams);
+                if kept > 0 && upload != UploadMode::Auto {
+                    prop_assert_eq!(loader.upload_plan().unwrap().streams, upload == UploadMode::Streams);
                 }
             }
         }
@@ -50,8 +50,8 @@ proptest! {
         let samples = || if endless { source_until(len) } else { source(len) };
         let cpu = Device::cpu().unwrap();
         let mut epochs = Vec::new();
-        let load = |rank| Options {
-            shuffle: seed, shard: (rank, world), drop_last, ..options(batch, 2, Upload::Off)
+        let load = |rank| LoaderOptions {
+            shuffle: seed, shard: (rank, world), drop_last, ..options(batch, 2, UploadMode::Off)
         };
         let mut loaders: Vec<_> = (0..world).map(|rank| Loader::new(cpu, samples(), load(rank)).unwrap()).collect();
         for epoch in 0..2 {
@@ -90,7 +90,7 @@ proptest! {
         let mut seeded = SEEDED.lock().unwrap_or_else(|e| e.into_inner());
         let device = *seeded.get_or_insert_with(|| Device::seeded_cpu(0).unwrap());
         device.reseed(seed);
-        let options = Options { prefetch: 4, upload_streams, ..options(batch, 2, Upload::Streams) };
+        let options = LoaderOptions { prefetch: 4, upload_streams, ..options(batch, 2, UploadMode::Streams) };
         let mut loader = Loader::new(device, source(12), options).unwrap();
         let mut seen = Vec::new();
         for batch in loader.by_ref() {
@@ -111,7 +111,7 @@ fn a_function_is_a_source() {
             (index < 13)
                 .then(|| Sample::new(format!("image {index}"), format!("label {index}"), move |c| draw(index, c)))
         });
-        let options = Options { shard: (1, 2), ..options(4, 2, Upload::Auto) };
+        let options = LoaderOptions { shard: (1, 2), ..options(4, 2, UploadMode::Auto) };
         let mut loader = Loader::new(device, samples, options).unwrap();
         for _ in 0..2 {
             let seen: Vec<_> = loader.by_ref().map(|batch| check(device, batch.unwrap())).collect();
@@ -136,7 +136,7 @@ fn metadata_is_readable_in_every_state() {
     let consumer = gpu.stream::<Consumer>().unwrap();
     let label = |index: u64| Label { class: index as u32 % 3, source: format!("camera {index}") };
     let samples = Source::indexed(5, move |index| Sample::new("", label(index), move |c| draw(index, c)));
-    let options = Options { shuffle: Some(5), ..options(5, 4, Upload::Streams) };
+    let options = LoaderOptions { shuffle: Some(5), ..options(5, 4, UploadMode::Streams) };
     let batch = Loader::new(gpu, samples, options).unwrap().next().unwrap().unwrap();
     let batch = consumer.wait(batch).unwrap();
     assert_eq!(batch.meta, batch.indices.iter().map(|&i| label(i)).collect::<Vec<_>>());
@@ -150,7 +150,7 @@ fn metadata_is_readable_in_every_state() {
 fn a_batch_may_be_larger_than_any_source() {
     let cpu = Device::cpu().unwrap();
     for samples in [source(5), source_until(5)] {
-        let loader = Loader::new(cpu, samples, options(usize::MAX, 2, Upload::Auto)).unwrap();
+        let loader = Loader::new(cpu, samples, options(usize::MAX, 2, UploadMode::Auto)).unwrap();
         assert_eq!(loader.map(|batch| check(cpu, batch.unwrap())).collect::<Vec<_>>(), [[0, 1, 2, 3, 4]]);
     }
 }
@@ -163,9 +163,9 @@ fn a_batch_that_is_never_full_does_not_keep_a_loader() {
     let samples = Source::from_fn(move |index| {
         count.fetch_add(1, Ordering::Relaxed);
         std::thread::sleep(std::time::Duration::from_micros(100));
-        Some(Sample::new("", (), move |canvas| draw(index, canvas)))
+        Some(Sample::new("", (), move |sink| draw(index, sink)))
     });
-    let mut loader = Loader::new(Device::cpu().unwrap(), samples, options(usize::MAX, 2, Upload::Auto)).unwrap();
+    let mut loader = Loader::new(Device::cpu().unwrap(), samples, options(usize::MAX, 2, UploadMode::Auto)).unwrap();
     for _ in 0..2 {
         let before = asked.load(Ordering::Relaxed);
         while asked.load(Ordering::Relaxed) < before + 3 {

@@ -11,15 +11,15 @@ use futures_core::Stream;
 use testkit::devices::devices;
 use testkit::tasks::block_on;
 use thalweg::Device;
-use thalweg_loader::{Loader, Options, Sample, Source, Upload};
+use thalweg_loader::{Loader, LoaderOptions, Sample, Source, UploadMode};
 
 use crate::{check, draw, options, source};
 
 #[test]
 fn a_task_gets_the_batches_in_order() {
     for &device in devices() {
-        for upload in [Upload::Streams, Upload::Sequential, Upload::Auto] {
-            let options = Options { upload_streams: 2, ..options(4, 3, upload) };
+        for upload in [UploadMode::Streams, UploadMode::Sequential, UploadMode::Auto] {
+            let options = LoaderOptions { upload_streams: 2, ..options(4, 3, upload) };
             let mut loader = Loader::new(device, source(30), options).unwrap();
             for _ in 0..2 {
                 let mut seen = Vec::new();
@@ -49,7 +49,7 @@ fn a_task_is_woken_if_there_is_no_batch() {
                 Err("broken".into())
             })
         });
-        let options = Options { skip_errors, ..options(2, 1, Upload::Auto) };
+        let options = LoaderOptions { skip_errors, ..options(2, 1, UploadMode::Auto) };
         let mut loader = Loader::new(cpu, samples, options).unwrap();
         let mut errors = 0;
         block_on(async {
@@ -94,10 +94,10 @@ fn a_poll_does_not_upload() {
     let device = Device::new_cpu().unwrap();
     let gate = Gate::new();
     device.per_thread(|s| s.launch_host(gate.closed()).unwrap()).unwrap();
-    let mut loader = Loader::new(device, source(8), options(4, 2, Upload::Sequential)).unwrap();
+    let mut loader = Loader::new(device, source(8), options(4, 2, UploadMode::Sequential)).unwrap();
     let batches = [(); 2].map(|()| block_on(poll_fn(|cx| Pin::new(&mut loader).poll_next(cx))).unwrap().unwrap());
     gate.open();
-    assert!(!loader.decision().unwrap().streams);
+    assert!(!loader.upload_plan().unwrap().streams);
     assert_eq!(batches.map(|batch| check(device, batch)), [[0, 1, 2, 3], [4, 5, 6, 7]]);
 }
 
@@ -105,14 +105,14 @@ fn a_poll_does_not_upload() {
 #[test]
 fn a_poll_does_not_wait() {
     for &device in devices() {
-        for upload in [Upload::Streams, Upload::Sequential] {
+        for upload in [UploadMode::Streams, UploadMode::Sequential] {
             let gate = Arc::new(Gate::new());
             let held = gate.clone();
             let samples = Source::indexed(4, move |index| {
                 let closed = held.closed();
-                Sample::new(format!("image {index}"), format!("label {index}"), move |canvas| {
+                Sample::new(format!("image {index}"), format!("label {index}"), move |sink| {
                     closed();
-                    draw(index, canvas)
+                    draw(index, sink)
                 })
             });
             let mut loader = Loader::new(device, samples, options(2, 2, upload)).unwrap();

@@ -3,15 +3,15 @@
 use proptest::prelude::*;
 use testkit::cases;
 use thalweg::{Device, Error};
-use thalweg_loader::{Loader, Options, Position, Sample, Source, Upload};
+use thalweg_loader::{Loader, LoaderOptions, LoaderState, Sample, Source, UploadMode};
 
 use crate::{PAGE, check, draw, options, source, source_until};
 
 /// Some samples fail, and every third batch of one sample loses all it has.
 fn failing(len: u64) -> Source<String> {
     Source::indexed(len, |index| {
-        Sample::new(format!("image {index}"), format!("label {index}"), move |canvas| {
-            if index % 3 == 1 { Err("broken".into()) } else { draw(index, canvas) }
+        Sample::new(format!("image {index}"), format!("label {index}"), move |sink| {
+            if index % 3 == 1 { Err("broken".into()) } else { draw(index, sink) }
         })
     })
 }
@@ -35,8 +35,8 @@ proptest! {
             (_, true) => failing(len),
             _ => source(len),
         };
-        let upload = [Upload::Streams, Upload::Sequential, Upload::Auto][upload];
-        let options = Options {
+        let upload = [UploadMode::Streams, UploadMode::Sequential, UploadMode::Auto][upload];
+        let options = LoaderOptions {
             shuffle: seed, shard: (rank % world, world), drop_last, skip_errors: true, upload_streams,
             pinned_budget: if finite { 12 * PAGE } else { usize::MAX },
             ..options(batch, 3, upload)
@@ -56,19 +56,19 @@ proptest! {
         // One that begins at an epoch, and is interrupted.
         let mut first = load();
         first.set_epoch(epoch);
-        prop_assert_eq!(first.position(), Position { epoch, samples: 0 });
+        prop_assert_eq!(first.state(), LoaderState { epoch, samples: 0 });
         let mut seen: Vec<_> = first.by_ref().take(taken).map(|item| check(cpu, item.unwrap())).collect();
-        let position = first.position();
+        let position = first.state();
         prop_assert_eq!(position.epoch, epoch);
         drop(first);
 
         // Another one goes on, and then begins the next epoch.
         let mut second = load();
         second.resume(position).unwrap();
-        prop_assert_eq!(second.position(), position);
+        prop_assert_eq!(second.state(), position);
         seen.extend(rest(cpu, &mut second));
         prop_assert_eq!(&seen, &expected[epoch as usize]);
-        let end = second.position();
+        let end = second.state();
         second.restart();
         prop_assert_eq!(rest(cpu, &mut second), expected[epoch as usize + 1].clone());
 
@@ -82,43 +82,43 @@ proptest! {
 #[test]
 fn a_batch_is_got_when_it_is_returned() {
     let cpu = Device::cpu().unwrap();
-    let load = || Loader::new(cpu, failing(6), options(3, 2, Upload::Streams)).unwrap();
+    let load = || Loader::new(cpu, failing(6), options(3, 2, UploadMode::Streams)).unwrap();
     let mut loader = load();
     assert!(matches!(loader.next(), Some(Err(Error::Sample { index: 1, .. }))));
-    assert_eq!(loader.position().samples, 0);
+    assert_eq!(loader.state().samples, 0);
     assert_eq!(check(cpu, loader.next().unwrap().unwrap()), [0, 2]);
-    assert_eq!(loader.position().samples, 3);
+    assert_eq!(loader.state().samples, 3);
     assert!(matches!(loader.next(), Some(Err(Error::Sample { index: 4, .. }))));
     let mut other = load();
-    other.resume(loader.position()).unwrap();
+    other.resume(loader.state()).unwrap();
     assert!(matches!(other.next(), Some(Err(Error::Sample { index: 4, .. }))));
     assert_eq!(check(cpu, other.next().unwrap().unwrap()), [3, 5]);
-    assert_eq!(other.position(), Position { epoch: 0, samples: 6 });
+    assert_eq!(other.state(), LoaderState { epoch: 0, samples: 6 });
     assert!(other.next().is_none());
 }
 
 #[test]
 fn a_position_beyond_the_epoch_is_refused() {
     let cpu = Device::cpu().unwrap();
-    let options = Options { shard: (1, 2), ..options(3, 2, Upload::Auto) };
+    let options = LoaderOptions { shard: (1, 2), ..options(3, 2, UploadMode::Auto) };
     let mut loader = Loader::new(cpu, source(9), options).unwrap();
-    let error = loader.resume(Position { epoch: 1, samples: 5 }).unwrap_err();
+    let error = loader.resume(LoaderState { epoch: 1, samples: 5 }).unwrap_err();
     assert!(matches!(&error, Error::Parameter { name: "position", .. }) && error.to_string().contains("4 samples"));
-    assert_eq!(loader.position(), Position::default());
+    assert_eq!(loader.state(), LoaderState::default());
     assert_eq!(rest(cpu, &mut loader), [vec![1, 3, 5], vec![7]]);
 }
 
-/// A source without a length has no last position, and a checkpoint may name any: the largest numbers are refused, or go
-/// on as others do.
+/// A source without a length has no last position, and a checkpoint may name any: the largest
+/// numbers are refused, or go on as others do.
 #[test]
 fn the_largest_positions_do_no_harm() {
     let cpu = Device::cpu().unwrap();
-    let mut loader = Loader::new(cpu, source_until(u64::MAX), options(3, 2, Upload::Sequential)).unwrap();
+    let mut loader = Loader::new(cpu, source_until(u64::MAX), options(3, 2, UploadMode::Sequential)).unwrap();
     for samples in [u64::MAX, u64::MAX - 1, 1 << 55] {
-        let error = loader.resume(Position { epoch: 0, samples }).unwrap_err();
+        let error = loader.resume(LoaderState { epoch: 0, samples }).unwrap_err();
         assert!(matches!(&error, Error::Parameter { name: "position", .. }), "{error}");
     }
-    loader.resume(Position { epoch: u64::MAX, samples: 1 << 53 }).unwrap();
+    loader.resume(LoaderState { epoch: u64::MAX, samples: 1 << 53 }).unwrap();
     assert_eq!(check(cpu, loader.next().unwrap().unwrap()), [1 << 53, (1 << 53) + 1, (1 << 53) + 2]);
     loader.restart();
     assert_eq!(check(cpu, loader.next().unwrap().unwrap()), [0, 1, 2]);

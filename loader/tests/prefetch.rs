@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use testkit::devices::devices;
-use thalweg_loader::{Loader, Options, Sample, Source, Upload};
+use thalweg_loader::{Loader, LoaderOptions, Sample, Source, UploadMode};
 
 use crate::{check, draw, options, source};
 
@@ -38,17 +38,17 @@ fn as_many_samples_are_decoded_at_once_as_there_are_threads() {
             let meeting = Arc::new(Meeting::default());
             let samples = Source::indexed(4 * threads, move |index| {
                 let meeting = meeting.clone();
-                Sample::new(format!("image {index}"), format!("label {index}"), move |canvas| {
+                Sample::new(format!("image {index}"), format!("label {index}"), move |sink| {
                     // Each round of decoders leaves when the last of it is here.
                     let round = (meeting.arrive() - 1) / threads + 1;
                     match meeting.wait_for(round * threads) {
-                        true => draw(index, canvas),
+                        true => draw(index, sink),
                         false => Err(format!("fewer than {threads} samples are decoded at once").into()),
                     }
                 })
             });
-            let loader = Loader::new(device, samples, options(batch, threads as usize, Upload::Auto)).unwrap();
-            assert_eq!(loader.threads(), threads as usize);
+            let loader = Loader::new(device, samples, options(batch, threads as usize, UploadMode::Auto)).unwrap();
+            assert_eq!(loader.decode_threads(), threads as usize);
             let seen: Vec<u64> = loader.flat_map(|item| check(device, item.unwrap())).collect();
             assert_eq!(seen, (0..4 * threads).collect::<Vec<_>>());
         }
@@ -60,7 +60,7 @@ fn as_many_samples_are_decoded_at_once_as_there_are_threads() {
 #[test]
 fn as_much_is_decoded_ahead_as_prefetched() {
     for &device in devices() {
-        for upload in [Upload::Streams, Upload::Sequential, Upload::Off] {
+        for upload in [UploadMode::Streams, UploadMode::Sequential, UploadMode::Off] {
             for prefetch in [1, 2, 3, 6] {
                 let begun = Arc::new(Meeting::default());
                 let taken = Arc::new(AtomicU64::new(0));
@@ -68,12 +68,12 @@ fn as_much_is_decoded_ahead_as_prefetched() {
                 let (b, t, w) = (begun.clone(), taken.clone(), worst.clone());
                 let samples = Source::indexed(40, move |index| {
                     let (b, t, w) = (b.clone(), t.clone(), w.clone());
-                    Sample::new(format!("image {index}"), format!("label {index}"), move |canvas| {
+                    Sample::new(format!("image {index}"), format!("label {index}"), move |sink| {
                         w.fetch_max(b.arrive().saturating_sub(t.load(Ordering::SeqCst)), Ordering::SeqCst);
-                        draw(index, canvas)
+                        draw(index, sink)
                     })
                 });
-                let options = Options { prefetch, ..options(2, 1, upload) };
+                let options = LoaderOptions { prefetch, ..options(2, 1, upload) };
                 let mut loader = Loader::new(device, samples, options).unwrap();
                 let window = 2 * (prefetch as u64 + 1);
                 for round in 0..3 {
@@ -101,16 +101,16 @@ fn as_much_is_decoded_ahead_as_prefetched() {
 #[test]
 fn no_more_is_decoded_than_prefetched() {
     for &device in devices() {
-        for upload in [Upload::Streams, Upload::Sequential] {
+        for upload in [UploadMode::Streams, UploadMode::Sequential] {
             let (decoded, taken) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
             let worst = Arc::new(AtomicU64::new(0));
             let (d, t, w) = (decoded.clone(), taken.clone(), worst.clone());
             let samples = Source::indexed(60, move |index| {
                 let (d, t, w) = (d.clone(), t.clone(), w.clone());
-                Sample::new(index.to_string(), (), move |canvas| {
+                Sample::new(index.to_string(), (), move |sink| {
                     let ahead = (d.fetch_add(1, Ordering::SeqCst) + 1).saturating_sub(t.load(Ordering::SeqCst));
                     w.fetch_max(ahead, Ordering::SeqCst);
-                    draw(index, canvas)
+                    draw(index, sink)
                 })
             });
             let mut loader = Loader::new(device, samples, options(3, 4, upload)).unwrap();
@@ -119,8 +119,8 @@ fn no_more_is_decoded_than_prefetched() {
                 assert!(begin.elapsed() < Duration::from_secs(20), "it decodes ahead before anybody asks");
                 thread::yield_now();
             }
-            // A batch counts as taken before the call of `next`, because `next` makes room for another
-            // before it returns.
+            // A batch counts as taken before the call of `next`, because `next` makes room for
+            // another before it returns.
             loop {
                 taken.fetch_add(3, Ordering::SeqCst);
                 let Some(batch) = loader.next() else { break };
@@ -136,11 +136,13 @@ fn no_more_is_decoded_than_prefetched() {
 #[test]
 fn while_a_source_waits_the_images_before_are_yielded() {
     for &device in devices() {
-        for (upload, threads) in [(Upload::Streams, 1), (Upload::Sequential, 3), (Upload::Off, 1), (Upload::Off, 3)] {
+        for (upload, threads) in
+            [(UploadMode::Streams, 1), (UploadMode::Sequential, 3), (UploadMode::Off, 1), (UploadMode::Off, 3)]
+        {
             let (request, requests) = mpsc::channel::<()>();
             let samples = Source::from_fn(move |index| {
                 requests.recv().ok()?;
-                Some(Sample::new(format!("image {index}"), format!("label {index}"), move |canvas| draw(index, canvas)))
+                Some(Sample::new(format!("image {index}"), format!("label {index}"), move |sink| draw(index, sink)))
             });
             let mut loader = Loader::new(device, samples, options(1, threads, upload)).unwrap();
             let (yielded, seen) = mpsc::channel();
@@ -148,7 +150,7 @@ fn while_a_source_waits_the_images_before_are_yielded() {
                 for batch in loader.by_ref() {
                     let batch = batch.unwrap();
                     let index = match upload {
-                        Upload::Off => batch.synchronize().unwrap().indices,
+                        UploadMode::Off => batch.synchronize().unwrap().indices,
                         _ => check(device, batch),
                     };
                     yielded.send(index).unwrap();

@@ -35,7 +35,8 @@ pub(crate) struct Compiler {
 impl Compiler {
     /// Returns the compiler that `explicit` or `THALWEG_RUSTC` names. If neither names one, it
     /// returns the one with the name `recorded` if that is installed. Otherwise it returns the
-    /// current toolchain of the directory `krate` if that will do, or else the newest one that does.
+    /// current toolchain of the directory `krate` if that will do, or else the newest one that
+    /// does.
     pub(crate) fn find(explicit: Option<&Path>, recorded: Option<&str>, krate: &Path) -> Result<Self, Error> {
         let set = || env::var_os("THALWEG_RUSTC").filter(|rustc| !rustc.is_empty());
         let explicit = explicit.map(PathBuf::from).or_else(|| set().map(Into::into));
@@ -198,8 +199,8 @@ fn is_inherited(name: &OsStr) -> bool {
 
 /// Returns the standard output of a short command, or says what failed.
 fn output(program: &Path, args: &[&str], krate: &Path) -> Result<String, String> {
-    // rustup's proxies choose a toolchain by the directory in which they run. A path stays relative to
-    // ours.
+    // rustup's proxies choose a toolchain by the directory in which they run. A path stays relative
+    // to ours.
     let path = if program.components().count() > 1 { std::path::absolute(program) } else { Ok(program.into()) };
     let output = path.and_then(|path| Command::new(path).args(args).current_dir(krate).output());
     let output = output.map_err(|e| format!("cannot run {}: {e}", program.display()))?;

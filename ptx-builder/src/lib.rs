@@ -42,14 +42,14 @@
 //! 1. It builds `core` for the GPU into a directory of its own. It does this once for each compiler
 //!    and target, in 10 to 20 s. `-Zbuild-std=core` does the same, but it also resolves the
 //!    dependencies of `std`, which would need a network.
-//! 2. It builds the crate with that `core`, with fat link-time optimisation and with panics that
+//! 2. It builds the crate with that `core`, with fat link-time optimization and with panics that
 //!    trap. The crate becomes a static library, so no linker runs. The assembly of this build is
 //!    the PTX.
 //! 3. It checks the PTX: the target is the requested one, there are entries, every function is
 //!    defined, and no function of `core::panicking` is left.
 //! 4. It adds a header with the compiler, the flags, the place where each entry was declared, and a
-//!    fingerprint of each source file (see [`Ptx`]). With the header, a stale file is recognised
-//!    without a compiler.
+//!    fingerprint of each source file (see [`PtxFile`]). With the header, a stale file is
+//!    recognized without a compiler.
 //!
 //! The crate keeps its own `Cargo.toml`, lock file and workspace. The builder replaces its release
 //! profile. The same sources and compiler give the same bytes in any directory, if the path
@@ -70,7 +70,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use compiler::Compiler;
 pub use error::Error;
 use error::IoContext;
-pub use ptx::{Ptx, Source};
+pub use ptx::{PtxFile, SourceFile};
 
 /// The target triple that rustc uses for NVIDIA GPUs.
 const TRIPLE: &str = "nvptx64-nvidia-cuda";
@@ -140,20 +140,20 @@ impl PtxBuilder {
         self
     }
 
-    /// Passes an option to LLVM, such as `-unroll-threshold=20000`. The header of the PTX records it
-    /// as the compiler's flag `-Cllvm-args`. Such options decide how loops are unrolled: where a body
-    /// indexes an array by a loop's variable, the array stays in registers only if LLVM unrolls the
-    /// whole loop.
+    /// Passes an option to LLVM, such as `-unroll-threshold=20000`. The header of the PTX records
+    /// it as the compiler's flag `-Cllvm-args`. Such options decide how loops are unrolled: where a
+    /// body indexes an array by a loop's variable, the array stays in registers only if LLVM
+    /// unrolls the whole loop.
     pub fn llvm_arg(mut self, option: &str) -> Self {
         self.llvm_args.push(option.into());
         self
     }
 
-    /// Lets a kernel that panics on a GPU report which kernel, block and thread it was, or not, which
-    /// is the default. Without a report a panic is a trap, and the host learns only that a launch
-    /// failed. A report is about 30 instructions more at each place that panics, and none elsewhere. It
-    /// knows neither the line nor the message, which the CPU device tells. `ptxas` accepts the reports
-    /// for every architecture, and an H200 has run them.
+    /// Lets a kernel that panics on a GPU report which kernel, block and thread it was, or not,
+    /// which is the default. Without a report a panic is a trap, and the host learns only that a
+    /// launch failed. A report is about 30 instructions more at each place that panics, and none
+    /// elsewhere. It knows neither the line nor the message, which the CPU device tells. `ptxas`
+    /// accepts the reports for every architecture, and an H200 has run them.
     pub fn report_panics(mut self, on: bool) -> Self {
         self.reports = on;
         self
@@ -165,9 +165,9 @@ impl PtxBuilder {
         self
     }
 
-    /// Uses the compiler that made `ptx` if it is installed and nothing names another one. So a file
-    /// that is built again changes only where its sources did.
-    pub fn like(mut self, ptx: &Ptx) -> Self {
+    /// Uses the compiler that made `ptx` if it is installed and nothing names another one. So a
+    /// file that is built again changes only where its sources did.
+    pub fn like(mut self, ptx: &PtxFile) -> Self {
         self.recorded = Some(ptx.compiler.clone()).filter(|compiler| !compiler.is_empty());
         self
     }
@@ -195,7 +195,7 @@ impl PtxBuilder {
     /// # Errors
     /// There is no usable compiler, the compilation fails, or the PTX would not load (see
     /// [`Error`]).
-    pub fn build(&self) -> Result<Ptx, Error> {
+    pub fn build(&self) -> Result<PtxFile, Error> {
         let krate = absolute(&self.krate)?;
         let manifest = krate.join("Cargo.toml");
         fs::metadata(&manifest).at(&manifest)?;
@@ -224,17 +224,17 @@ impl PtxBuilder {
 
         let text = fs::read_to_string(&asm).at(&asm)?;
         let sources = sources(&target_dir, &krate, &work)?;
-        Ptx::checked(&text, compiler.name(), &self.target, &self.flags_line(), sources, self.reports)
+        PtxFile::checked(&text, compiler.name(), &self.target, &self.flags_line(), sources, self.reports)
     }
 
     /// Returns what has changed since `ptx` was built: paths of sources relative to the crate, or
     /// `the builder's flags`. The list is empty if `ptx` is up to date. This needs no compiler.
-    pub fn changes(&self, ptx: &Ptx) -> Vec<String> {
+    pub fn changes(&self, ptx: &PtxFile) -> Vec<String> {
         let mut changes = Vec::new();
         if ptx.flags != self.flags_line() {
             changes.push("the builder's flags".into());
         }
-        let differs = |s: &&Source| Source::read(&self.krate, &s.path).ok().as_ref() != Some(s);
+        let differs = |s: &&SourceFile| SourceFile::read(&self.krate, &s.path).ok().as_ref() != Some(s);
         changes.extend(ptx.sources.iter().filter(differs).map(|s| s.path.clone()));
         changes
     }
@@ -271,7 +271,7 @@ impl PtxBuilder {
         let target_dir = build.join("target");
         let packages = ["build", "-p=core", "-p=compiler_builtins"];
         let mut cargo = compiler.cargo(packages, &manifest, &target_dir);
-        // Link-time optimisation of the kernels reads the bitcode.
+        // Link-time optimization of the kernels reads the bitcode.
         let mut flags = without_features.rustc_flags();
         flags.push("-Cembed-bitcode=yes".into());
         cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f".as_ref()));
@@ -302,8 +302,8 @@ impl PtxBuilder {
         let target = format!("-Ctarget-cpu={}", self.target);
         let mut flags: Vec<OsString> =
             [&target, "-Zunstable-options", "-Cpanic=immediate-abort"].map(Into::into).into();
-        // For Turing LLVM chooses PTX 6.3, which lacks an instruction that kernels may use (`clamped_bytes`).
-        // Drivers know PTX 6.5 since CUDA 10.2.
+        // For Turing LLVM chooses PTX 6.3, which lacks an instruction that kernels may use
+        // (`clamped_bytes`). Drivers know PTX 6.5 since CUDA 10.2.
         if self.target.starts_with("sm_7") {
             flags.push("-Ctarget-feature=+ptx65".into());
         }
@@ -332,8 +332,8 @@ impl PtxBuilder {
 /// With `THALWEG_PTX_PANICS=1` in the environment, kernels that panic on a GPU report where (see
 /// [`PtxBuilder::report_panics`]).
 ///
-/// With `THALWEG_PTX=none` in the environment it needs no compiler and writes [`Ptx::none`]. The
-/// crate then runs on the CPU device, and a launch on a GPU is an error that says so.
+/// With `THALWEG_PTX=none` in the environment it needs no compiler and writes [`PtxFile::none`].
+/// The crate then runs on the CPU device, and a launch on a GPU is an error that says so.
 ///
 /// # Errors
 /// [`PtxBuilder::build`] fails, the file cannot be written, `THALWEG_PTX` has a value other than
@@ -348,7 +348,7 @@ pub fn build_to_out_dir(name: &str) -> Result<(), Error> {
     println!("cargo:rerun-if-env-changed={PANICS}");
     let reports = env::var_os(PANICS).is_some_and(|set| set == "1");
     let without = without_ptx()?;
-    let ptx = if without { Ptx::none() } else { PtxBuilder::new(&krate).report_panics(reports).build()? };
+    let ptx = if without { PtxFile::none() } else { PtxBuilder::new(&krate).report_panics(reports).build()? };
     ptx.write(out.join(format!("{name}.ptx")))?;
     if without {
         println!(
@@ -366,35 +366,38 @@ pub fn build_to_out_dir(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes PTX that is checked in to `$OUT_DIR`, under its own name, so that a build needs no compiler of kernels. Where
-/// the sources of the kernels are, the file is used only if the fingerprints in its header agree with them. Otherwise
-/// the kernels are built again for this build, and a warning says that `update` is the command that keeps them. In a
-/// published package some of the sources are in other packages, so `sources` is false there, and the file is used as
+/// Writes PTX that is checked in to `$OUT_DIR`, under its own name, so that a build needs no
+/// compiler of kernels. Where the sources of the kernels are, the file is used only if the
+/// fingerprints in its header agree with them. Otherwise the kernels are built again for this
+/// build, and a warning says that `update` is the command that keeps them. In a published package
+/// some of the sources are in other packages, so `sources` is false there, and the file is used as
 /// it is.
 ///
-/// With `THALWEG_PTX=none` in the environment, [`Ptx::none`] takes the place of a file that is out of date.
+/// With `THALWEG_PTX=none` in the environment, [`PtxFile::none`] takes the place of a file that is
+/// out of date.
 ///
 /// # Errors
-/// The file cannot be read or written and cannot be built again, or the caller is not a build script.
+/// The file cannot be read or written and cannot be built again, or the caller is not a build
+/// script.
 pub fn embed(builder: PtxBuilder, checked_in: &str, sources: bool, update: &str) -> Result<(), String> {
     let text = |error: Error| error.to_string();
     println!("cargo:rerun-if-changed={checked_in}");
-    let ptx = if sources { current(builder, checked_in, update)? } else { Ptx::read(checked_in).map_err(text)? };
+    let ptx = if sources { current(builder, checked_in, update)? } else { PtxFile::read(checked_in).map_err(text)? };
     let out = out_dir().ok_or(Error::NotABuildScript).map_err(text)?;
     let name = Path::new(checked_in).file_name().unwrap_or_default();
     ptx.write(out.join(name)).map_err(text)
 }
 
 /// Returns the PTX of the present sources: the checked-in file, or a new build if that is stale.
-fn current(builder: PtxBuilder, checked_in: &str, update: &str) -> Result<Ptx, String> {
+fn current(builder: PtxBuilder, checked_in: &str, update: &str) -> Result<PtxFile, String> {
     // Has cargo run the build script again when a source of the PTX changes.
     let krate = builder.krate.clone();
-    let watch = |ptx: &Ptx| {
+    let watch = |ptx: &PtxFile| {
         for source in &ptx.sources {
             println!("cargo:rerun-if-changed={}", krate.join(&source.path).display());
         }
     };
-    let (stale, builder) = match Ptx::read(checked_in) {
+    let (stale, builder) = match PtxFile::read(checked_in) {
         Ok(ptx) => match &*builder.changes(&ptx) {
             [] => {
                 watch(&ptx);
@@ -409,7 +412,7 @@ fn current(builder: PtxBuilder, checked_in: &str, update: &str) -> Result<Ptx, S
     };
     if without_ptx().map_err(|error| error.to_string())? {
         println!("cargo:warning={stale}; THALWEG_PTX is `none`, so these kernels run on the CPU device only");
-        return Ok(Ptx::none());
+        return Ok(PtxFile::none());
     }
     println!("cargo:rerun-if-env-changed=THALWEG_RUSTC");
     let ptx = builder.build().map_err(|error| {
@@ -462,7 +465,7 @@ fn default_work_dir(out: Option<PathBuf>) -> PathBuf {
 /// The list that cargo leaves beside the static library has whole paths, but it also has the files
 /// of build scripts and of their dependencies. rustc's own lists have only what was compiled for
 /// the GPU, but their paths may be relative. So this takes the files that are in both.
-fn sources(target_dir: &Path, krate: &Path, work: &Path) -> Result<Vec<Source>, Error> {
+fn sources(target_dir: &Path, krate: &Path, work: &Path) -> Result<Vec<SourceFile>, Error> {
     let release = target_dir.join(TRIPLE).join("release");
     let for_gpu = listed(&release.join("deps"))?;
     let mut paths = Vec::new();
@@ -477,7 +480,7 @@ fn sources(target_dir: &Path, krate: &Path, work: &Path) -> Result<Vec<Source>, 
     paths.sort();
     paths.dedup();
     let relative = paths.iter().map(|path| relative(path, krate));
-    relative.map(|path| Source::read(krate, &path)).collect()
+    relative.map(|path| SourceFile::read(krate, &path)).collect()
 }
 
 /// Returns the source files that the lists (`*.d`) in a directory name.

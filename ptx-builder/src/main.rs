@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use thalweg_ptx_builder::{Error, Ptx, PtxBuilder};
+use thalweg_ptx_builder::{Error, PtxBuilder, PtxFile};
 
 const HELP: &str = "\
 Builds a Rust crate of kernels to PTX.
@@ -34,7 +34,8 @@ FILE was NOT COMPARED. The exit status is 1 if FILE is not what the sources make
 /// The exit status of `check` if another compiler made the file.
 const NOT_COMPARED: u8 = 3;
 
-/// Writes a line to standard output. If nobody reads there any more, as with `| head`, that is no error.
+/// Writes a line to standard output. If nobody reads there any more, as with `| head`, that is no
+/// error.
 macro_rules! say {
     ($($text:tt)*) => {
         _ = writeln!(std::io::stdout(), $($text)*)
@@ -86,7 +87,7 @@ fn main() -> ExitCode {
         builder = builder.work_dir(dir);
     }
     // What is not given is as in the file, if there is one.
-    let old = Ptx::read(file);
+    let old = PtxFile::read(file);
     let recorded = old.as_ref().ok().filter(|old| !old.target.is_empty());
     if let Some(target) = target.as_deref().or(recorded.map(|old| &*old.target)) {
         builder = builder.target(target);
@@ -96,7 +97,7 @@ fn main() -> ExitCode {
         (None, Some(old)) => builder = old.llvm_args().fold(builder, PtxBuilder::llvm_arg),
         (None, None) => {}
     }
-    builder = builder.report_panics(reports || recorded.is_some_and(Ptx::reports_panics));
+    builder = builder.report_panics(reports || recorded.is_some_and(PtxFile::reports_panics));
     if let Some(old) = recorded {
         builder = builder.like(old);
     }
@@ -132,7 +133,7 @@ fn build(builder: PtxBuilder, file: &str) -> Result<ExitCode, Error> {
 }
 
 /// Says whether the file is what the sources make. If not, it says how to `update` the file.
-fn check(builder: PtxBuilder, old: &Ptx, file: &str, update: &str) -> Result<ExitCode, Error> {
+fn check(builder: PtxBuilder, old: &PtxFile, file: &str, update: &str) -> Result<ExitCode, Error> {
     let new = builder.build()?;
     if old.text == new.text {
         say!("{file}: up to date, {}", summary(&new));
@@ -176,7 +177,7 @@ fn check(builder: PtxBuilder, old: &Ptx, file: &str, update: &str) -> Result<Exi
     Ok(status)
 }
 
-fn summary(ptx: &Ptx) -> String {
+fn summary(ptx: &PtxFile) -> String {
     let (entries, bytes) = (ptx.entries.len(), ptx.text.len());
     format!("{entries} entries, {bytes} bytes, {}, {}", ptx.target, ptx.compiler)
 }

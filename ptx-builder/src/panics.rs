@@ -1,11 +1,11 @@
 //! Reports of panics: what the builder puts before each trap.
 //!
 //! A panic on a GPU is a trap, which ends the context and tells the host nothing. With reports, the
-//! first thread that traps writes the number of its entry, its block and its position in the block to a
-//! record in page-locked host memory, which outlives the context. The host puts the address of the
-//! record into the first word of `thalweg_panic` when it has loaded the module. The second word is 0,
-//! then 1 while a thread writes, then 2. Other threads that trap wait for the 2, but not for ever,
-//! because a trap of theirs could end the kernel before the record is complete.
+//! first thread that traps writes the number of its entry, its block and its position in the block
+//! to a record in page-locked host memory, which outlives the context. The host puts the address of
+//! the record into the first word of `thalweg_panic` when it has loaded the module. The second word
+//! is 0, then 1 while a thread writes, then 2. Other threads that trap wait for the 2, but not for
+//! ever, because a trap of theirs could end the kernel before the record is complete.
 //!
 //! The record has 7 words of 32 bits: the number of the entry in the text, from 1 on, and then the
 //! position of the block and that of the thread. The first word is written last.

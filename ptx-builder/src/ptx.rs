@@ -29,7 +29,7 @@ use crate::panics;
 /// their manifests. The fingerprint is the 128-bit FNV-1a of the file's bytes, where `\r\n` counts
 /// as `\n`. It reveals a change, but it does not protect against someone who wants to hide one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ptx {
+pub struct PtxFile {
     /// The whole file with its header.
     pub text: String,
     /// The names of the kernels, in the order of the text.
@@ -43,40 +43,40 @@ pub struct Ptx {
     /// The flags, the profile and the features, on one line.
     pub flags: String,
     /// The files that the PTX was made from.
-    pub sources: Vec<Source>,
+    pub sources: Vec<SourceFile>,
 }
 
 /// A file that PTX was made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct SourceFile {
     /// The path relative to the directory of the crate, with `/` between components.
     pub path: String,
     /// The 128-bit FNV-1a of the contents, where `\r\n` counts as `\n`.
     pub fingerprint: u128,
 }
 
-impl Source {
+impl SourceFile {
     pub(crate) fn read(krate: &Path, path: &str) -> Result<Self, Error> {
         let file = krate.join(path);
         Ok(Self { path: path.into(), fingerprint: fingerprint(&fs::read(&file).at(&file)?) })
     }
 }
 
-impl Ptx {
+impl PtxFile {
     /// Checks the compiler's output and adds the header.
     pub(crate) fn checked(
         body: &str,
         compiler: &str,
         target: &str,
         flags: &str,
-        sources: Vec<Source>,
+        sources: Vec<SourceFile>,
         reports: bool,
     ) -> Result<Self, Error> {
         let mut text = format!(
             "// Made from Rust by thalweg-ptx-builder. Do not edit: change the sources and build again.\n\
              // compiler: {compiler}\n// target: {target}\n// flags: {flags}\n"
         );
-        for Source { path, fingerprint } in &sources {
+        for SourceFile { path, fingerprint } in &sources {
             text += &format!("// source: {fingerprint:032x} {path}\n");
         }
         let (Marks { origins, bounds }, body) = take_marks(body);
@@ -128,7 +128,7 @@ impl Ptx {
             let (hash, path) = line.strip_prefix("source: ")?.split_once(' ')?;
             let fingerprint = u128::from_str_radix(hash, 16).ok()?;
             let path = path.into();
-            Some(Source { path, fingerprint })
+            Some(SourceFile { path, fingerprint })
         };
         let origin = |line: &str| {
             let (entry, origin) = line.strip_prefix("entry: ")?.split_once(' ')?;
@@ -191,8 +191,8 @@ struct Marks {
     bounds: Vec<(String, [u32; 2])>,
 }
 
-/// Removes from PTX what `kernel!` put there for the builder, and returns it with the rest: the variables
-/// `ENTRY__thalweg_origin` and `ENTRY__thalweg_bounds`. No kernel reads them.
+/// Removes from PTX what `kernel!` put there for the builder, and returns it with the rest: the
+/// variables `ENTRY__thalweg_origin` and `ENTRY__thalweg_bounds`. No kernel reads them.
 fn take_marks(body: &str) -> (Marks, String) {
     let mut marks = Marks { origins: Vec::new(), bounds: Vec::new() };
     let mut rest = String::with_capacity(body.len());
@@ -255,9 +255,10 @@ fn with_bounds(body: String, bounds: &[(String, [u32; 2])]) -> String {
     text
 }
 
-/// Aligns the parameters of entries that may hold maps of the copy engine, which reads them only from
-/// multiples of 64 bytes. These are the parameters that are passed by value and have a multiple of
-/// 128 bytes. rustc cannot say it: it fails on parameters with an alignment of more than 16.
+/// Aligns the parameters of entries that may hold maps of the copy engine, which reads them only
+/// from multiples of 64 bytes. These are the parameters that are passed by value and have a
+/// multiple of 128 bytes. rustc cannot say it: it fails on parameters with an alignment of more
+/// than 16.
 fn align_maps(body: &str) -> String {
     let aligned = |line: &str| {
         let (align, name) = line.trim_start().strip_prefix(".param .align ")?.split_once(" .b8 ")?;
@@ -331,9 +332,9 @@ mod tests {
 }
 ";
 
-    fn check(extra: &str) -> Result<Ptx, Error> {
-        let sources = vec![Source { path: "src/lib.rs".into(), fingerprint: 7 }];
-        Ptx::checked(&format!("{BODY}{extra}"), "rustc", "sm_75", "-C", sources, false)
+    fn check(extra: &str) -> Result<PtxFile, Error> {
+        let sources = vec![SourceFile { path: "src/lib.rs".into(), fingerprint: 7 }];
+        PtxFile::checked(&format!("{BODY}{extra}"), "rustc", "sm_75", "-C", sources, false)
     }
 
     #[test]
@@ -342,15 +343,15 @@ mod tests {
         assert_eq!(ptx.entries, ["a", "b"]);
         assert_eq!((&*ptx.compiler, &*ptx.target, &*ptx.flags), ("rustc", "sm_75", "-C"));
         assert_eq!(ptx.sources[0].fingerprint, 7);
-        assert_eq!(Ptx::parse(ptx.text.clone()), ptx);
-        let foreign = Ptx::parse(BODY.into());
+        assert_eq!(PtxFile::parse(ptx.text.clone()), ptx);
+        let foreign = PtxFile::parse(BODY.into());
         assert_eq!((foreign.entries.len(), foreign.sources.len()), (2, 0));
     }
 
     #[test]
     fn the_options_for_llvm_read_back() {
         let flags = "-Ctarget-cpu=sm_80 -Cllvm-args=-a=1 -Cllvm-args=-b opt-level=3";
-        let ptx = Ptx::checked(BODY, "rustc", "sm_75", flags, Vec::new(), false).unwrap();
+        let ptx = PtxFile::checked(BODY, "rustc", "sm_75", flags, Vec::new(), false).unwrap();
         assert_eq!(ptx.llvm_args().collect::<Vec<_>>(), ["-a=1", "-b"]);
     }
 
@@ -400,7 +401,7 @@ mod tests {
 
     #[test]
     fn ptx_that_would_not_load_is_refused() {
-        let made = |body, target| Ptx::checked(body, "", target, "", vec![], false);
+        let made = |body, target| PtxFile::checked(body, "", target, "", vec![], false);
         assert!(matches!(made(".target sm_75\n", "sm_75"), Err(Error::NoEntries)));
         assert!(matches!(made(".target sm_75\n", "sm_999"), Err(Error::UnknownTarget { .. })));
         let vprintf = ".extern .func  (.param .b32 func_retval0) vprintf\n(\n\t.param .b64 p\n)\n;\n";

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use thalweg_ptx_builder::{Error, Ptx, PtxBuilder};
+use thalweg_ptx_builder::{Error, PtxBuilder, PtxFile};
 
 /// A directory with a copy of the fixture and a place for its PTX.
 struct Fixture {
@@ -37,7 +37,7 @@ impl Fixture {
         PtxBuilder::new(self.krate()).work_dir(tmp().join("work"))
     }
 
-    fn build(&self) -> Result<Ptx, Error> {
+    fn build(&self) -> Result<PtxFile, Error> {
         self.builder().build()
     }
 
@@ -103,7 +103,7 @@ fn a_newer_target_is_named() {
 fn staleness_is_seen_without_a_compiler() {
     let fixture = Fixture::new("stale");
     fixture.build().unwrap().write(fixture.ptx()).unwrap();
-    let ptx = Ptx::read(fixture.ptx()).unwrap();
+    let ptx = PtxFile::read(fixture.ptx()).unwrap();
     let changes = || fixture.builder().changes(&ptx);
     assert!(changes().is_empty());
     fixture.edit("src/lib.rs", |text| text.replace('\n', "\r\n"));
@@ -115,7 +115,7 @@ fn staleness_is_seen_without_a_compiler() {
     // A checkout with other line ends has the same PTX.
     let text = fs::read_to_string(fixture.ptx()).unwrap();
     fs::write(fixture.ptx(), text.replace('\n', "\r\n")).unwrap();
-    assert_eq!(Ptx::read(fixture.ptx()).unwrap(), ptx);
+    assert_eq!(PtxFile::read(fixture.ptx()).unwrap(), ptx);
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn kernels_report_panics_if_the_builder_is_asked() {
     let ptx = builder.build().unwrap();
     assert!(ptx.reports_panics() && ptx.text.contains("thalweg_panic[2];"));
     // `histogram` checks an index. What has no trap is as before.
-    let entry = |ptx: &Ptx, name: &str| {
+    let entry = |ptx: &PtxFile, name: &str| {
         ptx.text.split_once(&format!(".visible .entry {name}(")).unwrap().1.split_once("\n}").unwrap().0.to_owned()
     };
     let histogram = entry(&ptx, "histogram");

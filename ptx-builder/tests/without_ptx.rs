@@ -53,7 +53,7 @@ fn a_build_without_a_compiler_fails_unless_it_is_asked_to_do_without_ptx() {
 
     let (built, file, warning) = run(Some("none"));
     assert!(built && warning.contains("warning: kernels@0.0.0: built without PTX"), "{warning}");
-    let none = thalweg_ptx_builder::Ptx::none();
+    let none = thalweg_ptx_builder::PtxFile::none();
     assert_eq!(file, none.text);
     assert!(file.lines().any(|line| line.starts_with("// none: THALWEG_PTX")) && none.entries.is_empty(), "{file}");
 

@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use core::sync::atomic::Ordering;
 
 use crate::Element;
-use crate::shared::Shared;
+use crate::shared::SharedMemory;
 
 /// The orders of atomic operations and fences. They mean what those of [`core::sync::atomic`] mean.
 pub mod order {
@@ -22,8 +22,8 @@ pub mod order {
     /// Both [`Acquire`] and [`Release`].
     #[derive(Clone, Copy, Debug)]
     pub struct AcqRel;
-    /// [`AcqRel`], and all such fences happen in one order. It is for fences only: PTX has no atomic
-    /// operation of this order.
+    /// [`AcqRel`], and all such fences happen in one order. It is for fences only: PTX has no
+    /// atomic operation of this order.
     #[derive(Clone, Copy, Debug)]
     pub struct SeqCst;
 }
@@ -155,7 +155,7 @@ pub enum Location<T> {
     /// In device memory.
     Device(*mut T),
     /// In shared memory: an element of the window.
-    Shared(Shared<T>, u32),
+    Shared(SharedMemory<T>, u32),
 }
 
 impl<T> Clone for Location<T> {
@@ -171,7 +171,7 @@ impl<T> Location<T> {
     fn cast<U>(self) -> Location<U> {
         match self {
             Self::Device(p) => Location::Device(p.cast()),
-            Self::Shared(s, i) => Location::Shared(Shared { start: s.start, element: PhantomData }, i),
+            Self::Shared(s, i) => Location::Shared(SharedMemory { start: s.start, element: PhantomData }, i),
         }
     }
 }
@@ -316,8 +316,9 @@ float! {
 
 /// An element of device memory or of shared memory on which threads work atomically.
 ///
-/// [`InOut::atomic`](crate::InOut::atomic) and [`Shared::atomic`] make it. The order is relaxed
-/// unless you choose another one, and the scope is the device, or the block for shared memory.
+/// [`InOut::atomic`](crate::InOut::atomic) and [`SharedMemory::atomic`] make it. The order is
+/// relaxed unless you choose another one, and the scope is the device, or the block for shared
+/// memory.
 ///
 /// ```
 /// use thalweg_simt::{kernel, order, ptx, scope};
@@ -389,7 +390,7 @@ impl<T: AtomicElement> Atomic<T> {
     }
 }
 
-impl<T: AtomicElement> Shared<T> {
+impl<T: AtomicElement> SharedMemory<T> {
     /// Names element `i` of the window, for atomic operations.
     ///
     /// # Safety
@@ -449,8 +450,8 @@ impl<T: AtomicElement, O: LoadOrder, S: Scope> Atomic<T, O, S> {
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn load(self, cx: impl Atomics) -> T {
-        // SAFETY: Whoever made this value promised that the element is in device memory, or inside a
-        // window of the block's shared memory.
+        // SAFETY: Whoever made this value promised that the element is in device memory, or inside
+        // a window of the block's shared memory.
         T::of_bits(unsafe { cx.atomic_load::<T::Bits, O, S>(self.at.cast()) })
     }
 }
@@ -460,8 +461,8 @@ impl<T: AtomicElement, O: StoreOrder, S: Scope> Atomic<T, O, S> {
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn store(self, cx: impl Atomics, v: T) {
-        // SAFETY: Whoever made this value promised that the element is in device memory, or inside a
-        // window of the block's shared memory.
+        // SAFETY: Whoever made this value promised that the element is in device memory, or inside
+        // a window of the block's shared memory.
         unsafe { cx.atomic_store::<T::Bits, O, S>(self.at.cast(), v.bits()) };
     }
 }
@@ -470,8 +471,8 @@ impl<T: AtomicElement, O: Order, S: Scope> Atomic<T, O, S> {
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     fn update(self, cx: impl Atomics, operation: Operation, v: T) -> T {
-        // SAFETY: Whoever made this value promised that the element is in device memory, or inside a
-        // window of the block's shared memory.
+        // SAFETY: Whoever made this value promised that the element is in device memory, or inside
+        // a window of the block's shared memory.
         T::of_bits(unsafe { cx.atomic_update::<T::Bits, O, S>(self.at.cast(), operation, v.bits()) })
     }
 
@@ -492,15 +493,15 @@ impl<T: AtomicElement, O: Order, S: Scope> Atomic<T, O, S> {
     }
     /// Replaces the element by the smaller of it and `v`. Returns the old value.
     ///
-    /// Floats compare as by [`f32::total_cmp`]: -0 is below 0, and a NaN is above infinity, or below
-    /// negative infinity if its sign is set.
+    /// Floats compare as by [`f32::total_cmp`]: -0 is below 0, and a NaN is above infinity, or
+    /// below negative infinity if its sign is set.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn min(self, cx: impl Atomics, v: T) -> T {
         v.smaller(|operation| self.update(cx, operation, v))
     }
-    /// Replaces the element by the larger of it and `v`. Returns the old value. Floats compare as in
-    /// [`min`](Self::min).
+    /// Replaces the element by the larger of it and `v`. Returns the old value. Floats compare as
+    /// in [`min`](Self::min).
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn max(self, cx: impl Atomics, v: T) -> T {
@@ -520,8 +521,8 @@ impl<T: AtomicElement, O: Order, S: Scope> Atomic<T, O, S> {
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn compare_exchange(self, cx: impl Atomics, current: T, new: T) -> Result<T, T> {
         let (current, new) = (current.bits(), new.bits());
-        // SAFETY: Whoever made this value promised that the element is in device memory, or inside a
-        // window of the block's shared memory.
+        // SAFETY: Whoever made this value promised that the element is in device memory, or inside
+        // a window of the block's shared memory.
         let old = unsafe { cx.atomic_compare_exchange::<T::Bits, O, S>(self.at.cast(), current, new) };
         if old == current { Ok(T::of_bits(old)) } else { Err(T::of_bits(old)) }
     }

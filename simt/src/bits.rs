@@ -3,16 +3,16 @@
 /// Operations on integers that a GPU has an instruction for and that Rust's integers lack.
 ///
 /// For the others, Rust's methods become the instructions: `count_ones` (`popc`), `leading_zeros`
-/// (`clz`), `reverse_bits` (`brev`), `swap_bytes` (`prmt`), `rotate_left` (`shf.l`), `min` and `max`.
-/// `trailing_zeros` and `abs_diff` take three instructions.
+/// (`clz`), `reverse_bits` (`brev`), `swap_bytes` (`prmt`), `rotate_left` (`shf.l`), `min` and
+/// `max`. `trailing_zeros` and `abs_diff` take three instructions.
 pub trait Bits: Copy {
     /// Computes `c` plus the dot product of the four bytes of `a` and the four bytes of `b`, modulo
     /// 2^32 (`dp4a.u32.u32`).
     #[must_use]
     #[inline(always)]
     fn dp4a_u32(self, a: u32, b: u32, c: u32) -> u32 {
-        // Written out, as below: iterators over bytes do not always become registers on the host, and
-        // then a sum waits for memory several times.
+        // Written out, as below: iterators over bytes do not always become registers on the host,
+        // and then a sum waits for memory several times.
         let product = |shift: u32| (a >> shift & 255) * (b >> shift & 255);
         c.wrapping_add(product(0)).wrapping_add(product(8)).wrapping_add(product(16)).wrapping_add(product(24))
     }
@@ -24,8 +24,8 @@ pub trait Bits: Copy {
         let product = |shift: u32| i32::from((a >> shift) as i8) * i32::from((b >> shift) as i8);
         c.wrapping_add(product(0)).wrapping_add(product(8)).wrapping_add(product(16)).wrapping_add(product(24))
     }
-    /// Computes `c + low * b0 + high * b1` modulo 2^32, where `low` and `high` are the 16-bit halves
-    /// of `a`, and `b0` and `b1` are bytes 0 and 1 of `b` (`dp2a.lo.u32.u32`).
+    /// Computes `c + low * b0 + high * b1` modulo 2^32, where `low` and `high` are the 16-bit
+    /// halves of `a`, and `b0` and `b1` are bytes 0 and 1 of `b` (`dp2a.lo.u32.u32`).
     #[must_use]
     #[inline(always)]
     fn dp2a_lo_u32(self, a: u32, b: u32, c: u32) -> u32 {
@@ -38,8 +38,9 @@ pub trait Bits: Copy {
     fn dp2a_hi_u32(self, a: u32, b: u32, c: u32) -> u32 {
         self.dp2a_lo_u32(a, b >> 16, c)
     }
-    /// Computes `c + low * b0 + high * b1` modulo 2^32, where `low` and `high` are the signed 16-bit
-    /// halves of `a`, and `b0` and `b1` are the signed bytes 0 and 1 of `b` (`dp2a.lo.s32.s32`).
+    /// Computes `c + low * b0 + high * b1` modulo 2^32, where `low` and `high` are the signed
+    /// 16-bit halves of `a`, and `b0` and `b1` are the signed bytes 0 and 1 of `b`
+    /// (`dp2a.lo.s32.s32`).
     #[must_use]
     #[inline(always)]
     fn dp2a_lo_i32(self, a: u32, b: u32, c: i32) -> i32 {
@@ -56,8 +57,8 @@ pub trait Bits: Copy {
 
     /// Makes a word of four bytes of `a` and `b` (`prmt`, `__byte_perm`). Bytes 0 to 3 are those of
     /// `a`, bytes 4 to 7 those of `b`. Bits 0 to 2 of each hexadecimal digit of `selector` name the
-    /// source of a byte of the result, from the lowest digit to the fourth. If bit 3 of the digit is
-    /// set, the byte becomes eight copies of the source's top bit.
+    /// source of a byte of the result, from the lowest digit to the fourth. If bit 3 of the digit
+    /// is set, the byte becomes eight copies of the source's top bit.
     #[must_use]
     #[inline(always)]
     fn byte_perm(self, a: u32, b: u32, selector: u32) -> u32 {
@@ -68,8 +69,8 @@ pub trait Bits: Copy {
             if digit & 8 == 0 { byte } else { (byte as i8 >> 7) as u8 }
         }))
     }
-    /// Makes a word of two signed integers, each clamped to 0 ..= 255, and of half a word: byte 0 is `low`,
-    /// byte 1 is `high`, and the upper half is the lower half of `above`
+    /// Makes a word of two signed integers, each clamped to 0 ..= 255, and of half a word: byte 0
+    /// is `low`, byte 1 is `high`, and the upper half is the lower half of `above`
     /// (`cvt.pack.sat.u8.s32.b32`). Two of them make a word of four integers.
     #[must_use]
     #[inline(always)]

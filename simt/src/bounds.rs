@@ -1,7 +1,7 @@
 //! The clause `bounds` of a declaration.
 
-/// The bounds of a kernel's launches: the most threads of a block, and the blocks that are to fit on a
-/// multiprocessor, or 0.
+/// The bounds of a kernel's launches: the most threads of a block, and the blocks that are to fit
+/// on a multiprocessor, or 0.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {

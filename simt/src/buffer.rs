@@ -29,8 +29,8 @@ macro_rules! parameter {
             /// Takes the parameter from the slots that the launch carries.
             ///
             /// # Safety
-            /// The launch put the address and the length of a device buffer at the start of `slots` for
-            /// this parameter.
+            /// The launch put the address and the length of a device buffer at the start of `slots`
+            /// for this parameter.
             #[cfg(not(target_arch = "nvptx64"))]
             #[doc(hidden)]
             #[inline(always)]
@@ -99,7 +99,8 @@ macro_rules! parameter {
                 unsafe { self.start.add(i) }
             }
 
-            /// Returns the address of elements `i` to `i + n - 1`. The CPU device checks them first.
+            /// Returns the address of elements `i` to `i + n - 1`. The CPU device checks them
+            /// first.
             ///
             /// # Safety
             /// `i + n` is at most the length that the declaration requires of the buffer.
@@ -257,8 +258,8 @@ macro_rules! loads {
                 unsafe { cx.load_vector::<T, N, H>(self.vector_at(i, N)) }
             }
 
-            /// Asks for the cache line of element `i`, which a later load then finds there. It changes
-            /// no result.
+            /// Asks for the cache line of element `i`, which a later load then finds there. It
+            /// changes no result.
             ///
             /// # Safety
             /// `i` is below the length that the declaration requires of the buffer. (The CPU device

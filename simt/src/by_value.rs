@@ -2,12 +2,12 @@
 
 use crate::{Element, bf16, f16};
 
-/// A value that a launch passes to a kernel by value: a number, a `bool`, an array of such values, or
-/// a struct that [`by_value!`](crate::by_value) declares.
+/// A value that a launch passes to a kernel by value: a number, a `bool`, an array of such values,
+/// or a struct that [`by_value!`](crate::by_value) declares.
 ///
 /// # Safety
-/// The type has no padding and no pointers. Its size and alignment are the same on the host and on a
-/// GPU, and [`LAYOUT`](ByValue::LAYOUT) describes it.
+/// The type has no padding and no pointers. Its size and alignment are the same on the host and on
+/// a GPU, and [`LAYOUT`](ByValue::LAYOUT) describes it.
 #[diagnostic::on_unimplemented(
     message = "a kernel cannot have a parameter of type `{Self}`",
     label = "a parameter here is neither a value nor a buffer",
@@ -74,7 +74,8 @@ const _: () = assert!(
     "kernels need a little-endian host with a `usize` of 64 bits, as a GPU has"
 );
 
-// SAFETY: The elements of an array lie one after another, and each has neither padding nor pointers.
+// SAFETY: The elements of an array lie one after another, and each has neither padding nor
+// pointers.
 unsafe impl<T: ByValue, const N: usize> ByValue for [T; N] {
     const LAYOUT: Layout =
         Layout { size: size_of::<Self>(), align: align_of::<Self>(), kind: Kind::Array(&T::LAYOUT, N) };
@@ -87,7 +88,8 @@ unsafe impl<T: ByValue, const N: usize> ByValue for [T; N] {
     }
 }
 
-/// The description of a type that is passed by value. It decides the sizes, the order and the meaning of the bytes.
+/// The description of a type that is passed by value. It decides the sizes, the order and the
+/// meaning of the bytes.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
@@ -180,8 +182,8 @@ pub const fn origin_len(place: &str, layouts: &[Option<Layout>]) -> usize {
     text.len
 }
 
-/// Returns the text that says from which declaration an entry was made: its place, and the layouts of
-/// those parameters of which the entry's name does not say all. It has `N` bytes.
+/// Returns the text that says from which declaration an entry was made: its place, and the layouts
+/// of those parameters of which the entry's name does not say all. It has `N` bytes.
 #[doc(hidden)]
 #[must_use]
 pub const fn origin<const N: usize>(place: &str, layouts: &[Option<Layout>]) -> [u8; N] {
@@ -305,18 +307,19 @@ impl<const N: usize> Text<N> {
 /// }
 /// ```
 ///
-/// - The fields are numbers, `bool`s, arrays of such values, or other structs that the macro declares.
-///   The struct has no padding, which the compiler checks: order the fields by size, the largest first.
-/// - The macro adds `#[repr(C)]` and implements [`ByValue`]. You write `#[derive(Clone, Copy)]`, and other
-///   derives as for any struct.
+/// - The fields are numbers, `bool`s, arrays of such values, or other structs that the macro
+///   declares. The struct has no padding, which the compiler checks: order the fields by size, the
+///   largest first.
+/// - The macro adds `#[repr(C)]` and implements [`ByValue`]. You write `#[derive(Clone, Copy)]`,
+///   and other derives as for any struct.
 /// - The clauses of `kernel!` see the fields, widened as parameters are: `size.width * size.height`
 ///   above is a `u128`.
-/// - The PTX records the names and the types of the fields. A launcher refuses an entry that was made
-///   for other ones.
+/// - The PTX records the names and the types of the fields. A launcher refuses an entry that was
+///   made for other ones.
 ///
-/// On a GPU a struct by value is in the memory of the launch's parameters, and its fields are loaded as
-/// other parameters are. An array that is indexed by what the compiler does not know is copied to
-/// memory of the thread, which is slow: put such a table into a buffer.
+/// On a GPU a struct by value is in the memory of the launch's parameters, and its fields are
+/// loaded as other parameters are. An array that is indexed by what the compiler does not know is
+/// copied to memory of the thread, which is slow: put such a table into a buffer.
 #[macro_export]
 macro_rules! by_value {
     (
@@ -349,9 +352,9 @@ macro_rules! by_value {
                 }
             }
 
-            // SAFETY: Every field is `ByValue`, so it has no pointers and the same size and alignment on
-            // both machines. `#[repr(C)]` keeps the order of the fields, and `of_struct` checks when the
-            // crate is compiled that there is no padding.
+            // SAFETY: Every field is `ByValue`, so it has no pointers and the same size and
+            // alignment on both machines. `#[repr(C)]` keeps the order of the fields, and
+            // `of_struct` checks when the crate is compiled that there is no padding.
             unsafe impl $crate::ByValue for $name {
                 const LAYOUT: $crate::__Layout = $crate::__Layout::of_struct(
                     $crate::__core::mem::size_of::<$name>(),

@@ -3,7 +3,7 @@
 use crate::atomics::Atomics;
 use crate::memory::Memory;
 use crate::warp::Warp;
-use crate::{Bits, Element, Math, Shared, Tensor, Word};
+use crate::{Bits, Element, Math, SharedMemory, TensorCore, Word};
 
 /// A position or an extent in up to three dimensions. `x` varies fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -114,7 +114,7 @@ pub trait Simt: Math + Bits + Atomics + Memory {
     note = "declare the kernel with `cx: impl Cooperative` instead of `cx: impl Simt`, and so the functions that take \
             its context. Its block then has a multiple of 32 threads"
 )]
-pub trait Cooperative: Simt + Warp + Tensor {
+pub trait Cooperative: Simt + Warp + TensorCore {
     /// Waits until every thread of the block has reached this barrier (`__syncthreads`). After it,
     /// the block sees the shared and device memory that its threads wrote before it.
     ///
@@ -190,42 +190,43 @@ pub trait Cooperative: Simt + Warp + Tensor {
     /// Returns a window of the block's dynamic shared memory that starts at `byte_offset`.
     ///
     /// # Safety
-    /// `byte_offset` is a multiple of the element's alignment. Accesses through the window stay inside
-    /// the `shared` bytes of the declaration. (The CPU device checks both and reports a violation.)
+    /// `byte_offset` is a multiple of the element's alignment. Accesses through the window stay
+    /// inside the `shared` bytes of the declaration. (The CPU device checks both and reports a
+    /// violation.)
     #[must_use]
-    unsafe fn shared<T: Element>(self, byte_offset: u32) -> Shared<T>;
+    unsafe fn shared<T: Element>(self, byte_offset: u32) -> SharedMemory<T>;
     /// Returns the window that starts at `address`, which was computed from
-    /// [`Shared::address`].
+    /// [`SharedMemory::address`].
     ///
     /// # Safety
-    /// `address` is a multiple of the element's alignment. Accesses through the window stay inside the
-    /// `shared` bytes of the declaration. (The CPU device checks both and reports a violation.)
+    /// `address` is a multiple of the element's alignment. Accesses through the window stay inside
+    /// the `shared` bytes of the declaration. (The CPU device checks both and reports a violation.)
     #[must_use]
-    unsafe fn shared_at<T: Element>(self, address: u32) -> Shared<T>;
+    unsafe fn shared_at<T: Element>(self, address: u32) -> SharedMemory<T>;
     /// Loads element `i` of a window of shared memory.
     ///
     /// # Safety
     /// `i` is inside the window.
     #[must_use]
-    unsafe fn shared_get<T: Element>(self, s: Shared<T>, i: u32) -> T;
+    unsafe fn shared_get<T: Element>(self, s: SharedMemory<T>, i: u32) -> T;
     /// Stores element `i` of a window of shared memory.
     ///
     /// # Safety
     /// `i` is inside the window.
-    unsafe fn shared_set<T: Element>(self, s: Shared<T>, i: u32, v: T);
+    unsafe fn shared_set<T: Element>(self, s: SharedMemory<T>, i: u32, v: T);
     /// Loads words `i` to `i + 3` of a window of shared memory, on a GPU in one access.
     ///
     /// # Safety
     /// The words are inside the window, and word `i` is 16-byte aligned in the block's shared
     /// memory. (The CPU device checks both and reports a violation.)
     #[must_use]
-    unsafe fn shared_get4<T: Word>(self, s: Shared<T>, i: u32) -> [T; 4];
+    unsafe fn shared_get4<T: Word>(self, s: SharedMemory<T>, i: u32) -> [T; 4];
     /// Stores words `i` to `i + 3` of a window of shared memory, on a GPU in one access.
     ///
     /// # Safety
     /// The words are inside the window, and word `i` is 16-byte aligned in the block's shared
     /// memory. (The CPU device checks both and reports a violation.)
-    unsafe fn shared_set4<T: Word>(self, s: Shared<T>, i: u32, v: [T; 4]);
+    unsafe fn shared_set4<T: Word>(self, s: SharedMemory<T>, i: u32, v: [T; 4]);
     /// Waits until every thread of the warp has reached this call (`__syncwarp`). After it, the
     /// warp sees the shared memory that its threads wrote before it.
     #[inline(always)]
@@ -238,7 +239,7 @@ pub trait Cooperative: Simt + Warp + Tensor {
     /// # Safety
     /// `i` is inside the window.
     #[inline(always)]
-    unsafe fn shared_add(self, s: Shared<u32>, i: u32, v: u32) -> u32 {
+    unsafe fn shared_add(self, s: SharedMemory<u32>, i: u32, v: u32) -> u32 {
         // SAFETY: The caller promises that `i` is inside the window.
         unsafe { s.atomic(i) }.add(self, v)
     }

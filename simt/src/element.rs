@@ -83,9 +83,9 @@ macro_rules! pieces {
 /// ```
 ///
 /// # Safety
-/// Every bit pattern of the type's size is a valid value. The type has no padding. It is a primitive
-/// number, or `repr(C)` or `repr(transparent)`: the compilers of the GPU's code and of the host's
-/// code may otherwise order its fields differently.
+/// Every bit pattern of the type's size is a valid value. The type has no padding. It is a
+/// primitive number, or `repr(C)` or `repr(transparent)`: the compilers of the GPU's code and of
+/// the host's code may otherwise order its fields differently.
 #[diagnostic::on_unimplemented(
     message = "a buffer of a kernel cannot have elements of type `{Self}`",
     note = "an element is a number (`u8` to `u64`, `i8` to `i64`, `f16`, `bf16`, `f32`, `f64`), an array of elements, or a \
@@ -130,8 +130,8 @@ pub unsafe trait Element: Copy + Send + Sync + 'static {
         pieces!(Self: i, atomic => {
             // SAFETY: The caller promises an aligned pointer into device memory. The CPU device
             // allocates that memory, so it is valid for reads and writes. Piece `i` is inside the
-            // element and aligned, as `pieces!` says. An element has no padding, so the bytes of `v`
-            // are initialised.
+            // element and aligned, as `pieces!` says. An element has no padding, so the bytes of
+            // `v` are initialized.
             unsafe { atomic(p.cast(), i).store((&raw const v).cast::<Piece>().add(i).read(), Relaxed) };
         });
     }
@@ -147,8 +147,8 @@ macro_rules! element {
 }
 element!(u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 f16 bf16 f16x2 bf16x2);
 
-// SAFETY: The elements of an array follow one another without padding, and every bit pattern of each
-// is a value.
+// SAFETY: The elements of an array follow one another without padding, and every bit pattern of
+// each is a value.
 unsafe impl<T: Element, const N: usize> Element for [T; N] {}
 
 /// A 32-bit value that the lanes of a warp can exchange: `u32`, `i32`, `f32`, `f16x2` or `bf16x2`.

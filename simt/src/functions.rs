@@ -80,8 +80,8 @@ fn scale(x: f32, n: i32) -> f32 {
     x * power_of_two(half) * power_of_two(n - half)
 }
 
-/// The natural logarithm of 2, and what `f32` cuts off. The first part has 12 digits, so its products
-/// with exponents are exact.
+/// The natural logarithm of 2, and what `f32` cuts off. The first part has 12 digits, so its
+/// products with exponents are exact.
 const LN_2: [f32; 2] = [6.931_152_343_75e-1, 3.194_618_329_871e-5];
 
 /// Computes 2 to the power `x + low`. `low` is at most 2^-10.
@@ -244,8 +244,8 @@ pub(crate) fn ln_1p(x: f32) -> f32 {
 static TWO_OVER_PI: [u32; 9] =
     [0, 0, 0xa2f9_836e, 0x4e44_1529, 0xfc27_57d1, 0xf534_ddc0, 0xdb62_9599, 0x3c43_9041, 0xfe51_63ab];
 
-/// Returns the integer nearest to `x` times 2 / pi, modulo 4, and what is left of `x`, in two parts.
-/// The larger part is from -pi/4 to pi/4, and a little more. `x` is finite.
+/// Returns the integer nearest to `x` times 2 / pi, modulo 4, and what is left of `x`, in two
+/// parts. The larger part is from -pi/4 to pi/4, and a little more. `x` is finite.
 #[inline(always)]
 fn reduce(x: f32) -> (i32, f32, f32) {
     /// pi / 2 in three parts.
@@ -413,8 +413,8 @@ pub(crate) fn cbrt(x: f32) -> f32 {
     // A power of 8 brings the number between 1/8 and 1, so that no product below is subnormal.
     let third = (a.to_bits() >> 23) as i32 / 3 - 42;
     let a = f32::from_bits(a.to_bits().wrapping_sub(((3 * third) << 23).cast_unsigned()));
-    // The first guess divides the exponent by 3. Each of the two steps of Halley's method triples the
-    // number of correct digits.
+    // The first guess divides the exponent by 3. Each of the two steps of Halley's method triples
+    // the number of correct digits.
     let mut r = f32::from_bits(a.to_bits() / 3 + 0x2a51_37a0);
     let mut step = 0;
     while step < 2 {

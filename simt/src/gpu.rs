@@ -12,7 +12,7 @@ use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 
 use crate::element::loadable;
-use crate::{Cooperative, Dim3, Element, Shared, Simt, Word};
+use crate::{Cooperative, Dim3, Element, SharedMemory, Simt, Word};
 
 /// A thread of a GPU.
 #[derive(Clone, Copy, Debug)]
@@ -184,14 +184,14 @@ fn butterfly<T: Word>(mut v: T, op: impl Fn(T, T) -> T) -> T {
 /// # Safety
 /// `i` is inside the window.
 #[inline(always)]
-unsafe fn pieces_get<T: Element>(cx: Gpu, s: Shared<T>, i: u32) -> T {
+unsafe fn pieces_get<T: Element>(cx: Gpu, s: SharedMemory<T>, i: u32) -> T {
     let mut v = MaybeUninit::<T>::uninit();
     let (to, piece) = (v.as_mut_ptr(), align_of::<T>());
     for k in 0..size_of::<T>() / piece {
         let at = s.start + i * size_of::<T>() as u32 + (k * piece) as u32;
         // SAFETY: The callers of `shared` and of this function promise that the element is inside
-        // the block's shared memory and aligned. Piece `k` is inside the element, and each arm loads
-        // as many bytes as a piece has.
+        // the block's shared memory and aligned. Piece `k` is inside the element, and each arm
+        // loads as many bytes as a piece has.
         unsafe {
             match piece {
                 1 => to.cast::<u8>().add(k).write(cx.shared_get(cx.shared_at(at), 0)),
@@ -211,14 +211,14 @@ unsafe fn pieces_get<T: Element>(cx: Gpu, s: Shared<T>, i: u32) -> T {
 /// # Safety
 /// `i` is inside the window.
 #[inline(always)]
-unsafe fn pieces_set<T: Element>(cx: Gpu, s: Shared<T>, i: u32, v: T) {
+unsafe fn pieces_set<T: Element>(cx: Gpu, s: SharedMemory<T>, i: u32, v: T) {
     let (from, piece) = (&raw const v, align_of::<T>());
     for k in 0..size_of::<T>() / piece {
         let at = s.start + i * size_of::<T>() as u32 + (k * piece) as u32;
         // SAFETY: The callers of `shared` and of this function promise that the element is inside
         // the block's shared memory and aligned. Piece `k` is inside the element, and each arm
         // stores as many bytes as a piece has. An element has no padding, so its bytes are
-        // initialised.
+        // initialized.
         unsafe {
             match piece {
                 1 => cx.shared_set(cx.shared_at(at), 0, from.cast::<u8>().add(k).read()),
@@ -306,18 +306,18 @@ impl Cooperative for Gpu {
     }
 
     #[inline(always)]
-    unsafe fn shared<T: Element>(self, byte_offset: u32) -> Shared<T> {
+    unsafe fn shared<T: Element>(self, byte_offset: u32) -> SharedMemory<T> {
         let base: u32;
         // SAFETY: The instruction only reads an address.
         unsafe { asm!("mov.u32 {0}, thalweg_shared;", out(reg32) base, options(pure, nomem, nostack)) };
-        Shared { start: base + byte_offset, element: PhantomData }
+        SharedMemory { start: base + byte_offset, element: PhantomData }
     }
     #[inline(always)]
-    unsafe fn shared_at<T: Element>(self, address: u32) -> Shared<T> {
-        Shared { start: address, element: PhantomData }
+    unsafe fn shared_at<T: Element>(self, address: u32) -> SharedMemory<T> {
+        SharedMemory { start: address, element: PhantomData }
     }
     #[inline(always)]
-    unsafe fn shared_get<T: Element>(self, s: Shared<T>, i: u32) -> T {
+    unsafe fn shared_get<T: Element>(self, s: SharedMemory<T>, i: u32) -> T {
         const { loadable::<T>() };
         if size_of::<T>() != align_of::<T>() || size_of::<T>() > 8 {
             // SAFETY: The caller promises that `i` is inside the window.
@@ -354,7 +354,7 @@ impl Cooperative for Gpu {
         }
     }
     #[inline(always)]
-    unsafe fn shared_set<T: Element>(self, s: Shared<T>, i: u32, v: T) {
+    unsafe fn shared_set<T: Element>(self, s: SharedMemory<T>, i: u32, v: T) {
         const { loadable::<T>() };
         if size_of::<T>() != align_of::<T>() || size_of::<T>() > 8 {
             // SAFETY: The caller promises that `i` is inside the window.
@@ -385,7 +385,7 @@ impl Cooperative for Gpu {
         }
     }
     #[inline(always)]
-    unsafe fn shared_get4<T: Word>(self, s: Shared<T>, i: u32) -> [T; 4] {
+    unsafe fn shared_get4<T: Word>(self, s: SharedMemory<T>, i: u32) -> [T; 4] {
         let (a, b, c, d): (u32, u32, u32, u32);
         // SAFETY: The caller promises that the four words are inside the window and start at a
         // multiple of 16 bytes.
@@ -399,7 +399,7 @@ impl Cooperative for Gpu {
         [T::from_word(a), T::from_word(b), T::from_word(c), T::from_word(d)]
     }
     #[inline(always)]
-    unsafe fn shared_set4<T: Word>(self, s: Shared<T>, i: u32, v: [T; 4]) {
+    unsafe fn shared_set4<T: Word>(self, s: SharedMemory<T>, i: u32, v: [T; 4]) {
         // SAFETY: The caller promises that the four words are inside the window and start at a
         // multiple of 16 bytes.
         unsafe {

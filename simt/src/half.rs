@@ -161,8 +161,8 @@ macro_rules! instruction {
 }
 
 impl f16 {
-    /// Rounds `v` to the nearest number (`cvt.rn.f16.f32`). Ties go to the even one. Values of 65520
-    /// or more become infinite.
+    /// Rounds `v` to the nearest number (`cvt.rn.f16.f32`). Ties go to the even one. Values of
+    /// 65520 or more become infinite.
     #[must_use]
     #[inline(always)]
     pub fn from_f32(v: f32) -> Self {
@@ -235,8 +235,8 @@ impl f16 {
 }
 
 impl bf16 {
-    /// Rounds `v` to the nearest number. Ties go to the even one. PTX for compute capability 8.0 and
-    /// up has an instruction for it (`cvt.rn.bf16.f32`); older PTX rounds the bits.
+    /// Rounds `v` to the nearest number. Ties go to the even one. PTX for compute capability 8.0
+    /// and up has an instruction for it (`cvt.rn.bf16.f32`); older PTX rounds the bits.
     #[must_use]
     #[inline(always)]
     pub fn from_f32(v: f32) -> Self {
@@ -393,8 +393,8 @@ macro_rules! pair {
 }
 
 pair!(
-    /// Two [`f16`](struct@f16) in a word (CUDA's `__half2`). Operators work on both halves, on a GPU in one
-    /// instruction.
+    /// Two [`f16`](struct@f16) in a word (CUDA's `__half2`). Operators work on both halves, on a
+    /// GPU in one instruction.
     ///
     /// ```
     /// use thalweg_simt::f16x2;
@@ -477,8 +477,8 @@ mod plain {
         ($($t:ty)*) => {$(
             // SAFETY: The type is a transparent integer, for which all bits 0 are a value.
             unsafe impl Zeroable for $t {}
-            // SAFETY: The type is a transparent integer: it has no padding, and every bit pattern is a
-            // value.
+            // SAFETY: The type is a transparent integer: it has no padding, and every bit pattern
+            // is a value.
             unsafe impl Pod for $t {}
         )*};
     }

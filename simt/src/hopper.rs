@@ -1,29 +1,29 @@
 //! The instructions of Hopper GPUs beyond [`Cooperative`](crate::Cooperative): the copy engine for
 //! tiles (TMA), barriers that count bytes (`mbarrier`), and products of a warpgroup (`wgmma`).
 //!
-//! The module exists only on `nvptx64`, and code that uses it is built for `sm_90a`: such PTX runs on
-//! compute capability 9.0 and on nothing else. There is no body for the CPU device, so a kernel
+//! The module exists only on `nvptx64`, and code that uses it is built for `sm_90a`: such PTX runs
+//! on compute capability 9.0 and on nothing else. There is no body for the CPU device, so a kernel
 //! declares its host side without a body.
 //!
 //! # A tile in shared memory
 //!
-//! A *tile* here is a matrix of 64 x 64 elements of 16 bits, 8192 bytes, as [`TileMap::copy`] writes
-//! it: row `r` of the box begins at byte `128 * r`, and the piece of 16 bytes with number `p` of the
-//! row is at piece `p ^ (r % 8)`. The first byte is at a multiple of 1024 bytes. This is the
-//! "128-byte swizzle" of the PTX ISA, and [`Operand`] describes it to the product.
+//! A *tile* here is a matrix of 64 x 64 elements of 16 bits, 8192 bytes, as [`TensorMap::copy`]
+//! writes it: row `r` of the box begins at byte `128 * r`, and the piece of 16 bytes with number
+//! `p` of the row is at piece `p ^ (r % 8)`. The first byte is at a multiple of 1024 bytes. This is
+//! the "128-byte swizzle" of the PTX ISA, and [`TileOperand`] describes it to the product.
 //!
 //! # Order of accesses
 //!
 //! The copy engine and the products access shared memory through the *async proxy*. A wait on the
-//! [`Mbarrier`] of a copy makes what it wrote visible to the products and to ordinary loads. A place
-//! may be written again by a copy after the products that read it were
-//! [waited for](Sums::wait) and the waiting threads have arrived at an [`Mbarrier`] on which the
+//! [`Mbarrier`] of a copy makes what it wrote visible to the products and to ordinary loads. A
+//! place may be written again by a copy after the products that read it were [waited
+//! for](Accumulators::wait) and the waiting threads have arrived at an [`Mbarrier`] on which the
 //! thread waits that starts the copy.
 
 use core::arch::asm;
 use core::marker::PhantomData;
 
-use crate::{Cooperative, Element, Shared};
+use crate::{Cooperative, Element, SharedMemory};
 
 /// Returns the window of shared memory that begins `byte_offset` bytes after the first multiple of
 /// 1024 bytes. A block asks for 1008 bytes more than its windows need.
@@ -31,11 +31,11 @@ use crate::{Cooperative, Element, Shared};
 /// # Safety
 /// What [`shared`](Cooperative::shared) requires holds for the window.
 #[inline(always)]
-pub unsafe fn shared_tiles<T: Element>(cx: impl Cooperative, byte_offset: u32) -> Shared<T> {
+pub unsafe fn shared_tiles<T: Element>(cx: impl Cooperative, byte_offset: u32) -> SharedMemory<T> {
     // SAFETY: The caller guarantees that the window, which includes the start of shared memory, is
     // inside the block's shared memory.
     let start = unsafe { cx.shared::<u8>(0) }.start;
-    Shared { start: start.next_multiple_of(1024) + byte_offset, element: PhantomData }
+    SharedMemory { start: start.next_multiple_of(1024) + byte_offset, element: PhantomData }
 }
 
 /// Stores elements `i` and `i + 1` of a window with one instruction.
@@ -44,7 +44,7 @@ pub unsafe fn shared_tiles<T: Element>(cx: impl Cooperative, byte_offset: u32) -
 /// Both are inside the window, and `i` is at a multiple of 8 bytes. Nobody else accesses them until
 /// a barrier.
 #[inline(always)]
-pub unsafe fn shared_set_pair(s: Shared<f32>, i: u32, [low, high]: [f32; 2]) {
+pub unsafe fn shared_set_pair(s: SharedMemory<f32>, i: u32, [low, high]: [f32; 2]) {
     // SAFETY: The caller guarantees that the place is in shared memory and aligned.
     unsafe {
         asm!(
@@ -54,16 +54,16 @@ pub unsafe fn shared_set_pair(s: Shared<f32>, i: u32, [low, high]: [f32; 2]) {
     }
 }
 
-/// Stores four matrices of 8 x 8 elements of 16 bits (`stmatrix`). Lane `8 * j + r` names row `r` of
-/// matrix `j` by its first element, element `i` of the window. Word `j` has the elements of row
+/// Stores four matrices of 8 x 8 elements of 16 bits (`stmatrix`). Lane `8 * j + r` names row `r`
+/// of matrix `j` by its first element, element `i` of the window. Word `j` has the elements of row
 /// `lane / 4` and columns `2 * (lane % 4)` and the next one of matrix `j`, the first one in the low
 /// half.
 ///
 /// # Safety
-/// All lanes of the warp call this. Each row is inside the window and begins at a multiple of 16 bytes
-/// of shared memory. Nobody else accesses the rows until a barrier.
+/// All lanes of the warp call this. Each row is inside the window and begins at a multiple of 16
+/// bytes of shared memory. Nobody else accesses the rows until a barrier.
 #[inline(always)]
-pub unsafe fn store_matrices(s: Shared<u16>, i: u32, words: [u32; 4]) {
+pub unsafe fn store_matrices(s: SharedMemory<u16>, i: u32, words: [u32; 4]) {
     let [a, b, c, d] = words;
     // SAFETY: The caller guarantees that the warp is here and that the places are in shared memory.
     unsafe {
@@ -88,7 +88,7 @@ impl Mbarrier {
     /// # Safety
     /// The element is inside the window, and only barrier operations access it.
     #[inline(always)]
-    pub unsafe fn new(s: Shared<u64>, i: u32) -> Self {
+    pub unsafe fn new(s: SharedMemory<u64>, i: u32) -> Self {
         Self(s.start + i * 8)
     }
 
@@ -163,7 +163,8 @@ impl Mbarrier {
 /// - `COUNT` is a multiple of 8 from 24 to 256 and not above the registers that a thread has.
 #[inline(always)]
 pub unsafe fn keep_registers<const COUNT: u32>() {
-    // SAFETY: The caller guarantees that the whole warpgroup is here, and how many registers it has.
+    // SAFETY: The caller guarantees that the whole warpgroup is here, and how many registers it
+    // has.
     unsafe { asm!("setmaxnreg.dec.sync.aligned.u32 {n};", n = const COUNT, options(nostack)) };
 }
 
@@ -188,25 +189,26 @@ pub fn publish_barriers() {
     unsafe { asm!("fence.mbarrier_init.release.cluster;", options(nostack)) };
 }
 
-/// Matrices in device memory as the copy engine sees them. `Launch::tile_map` of the host makes the
-/// map, and the kernel takes it by value.
+/// Matrices in device memory as the copy engine sees them. `Launch::tensor_map` of the host makes
+/// the map, and the kernel takes it by value.
 #[derive(Clone, Copy, Debug)]
-pub struct TileMap(u64);
+pub struct TensorMap(u64);
 
-impl TileMap {
+impl TensorMap {
     /// Names the map at this generic address.
     ///
     /// # Safety
-    /// The address is a multiple of 64, and a map that the host made is there, in a parameter of the
-    /// kernel.
+    /// The address is a multiple of 64, and a map that the host made is there, in a parameter of
+    /// the kernel.
     #[inline(always)]
     pub unsafe fn new(address: u64) -> Self {
         Self(address)
     }
 
-    /// Starts a copy of the box of 64 x 64 elements whose first element is in column `x` and row `y`
-    /// of matrix `z`, if the map is of several, to element `i` of a window. The elements of the box that are outside the matrix
-    /// are written as zeros. The copy reports 8192 bytes to `barrier`.
+    /// Starts a copy of the box of 64 x 64 elements whose first element is in column `x` and row
+    /// `y` of matrix `z`, if the map is of several, to element `i` of a window. The elements of the
+    /// box that are outside the matrix are written as zeros. The copy reports 8192 bytes to
+    /// `barrier`.
     ///
     /// # Safety
     /// - The place of the box is inside the window and begins at a multiple of 1024 bytes of shared
@@ -215,7 +217,7 @@ impl TileMap {
     /// - `barrier` expects these bytes in its current phase.
     /// - `z` is `None` if the map is of one matrix, and else a number.
     #[inline(always)]
-    pub unsafe fn copy(self, s: Shared<u16>, i: u32, [x, y]: [u32; 2], z: Option<u32>, barrier: Mbarrier) {
+    pub unsafe fn copy(self, s: SharedMemory<u16>, i: u32, [x, y]: [u32; 2], z: Option<u32>, barrier: Mbarrier) {
         // SAFETY: `new` says what the map is, and the caller what the place is.
         unsafe {
             let Some(z) = z else {
@@ -237,17 +239,17 @@ impl TileMap {
 
 /// Tiles in shared memory as an operand of a product.
 ///
-/// The product's depth `k` runs through the 64 elements of a row (`k` is contiguous), or through the
-/// rows (`T`, transposed).
+/// The product's depth `k` runs through the 64 elements of a row (`k` is contiguous), or through
+/// the rows (`T`, transposed).
 #[derive(Clone, Copy, Debug)]
-pub struct Operand<const T: bool>(u64);
+pub struct TileOperand<const T: bool>(u64);
 
-impl<const T: bool> Operand<T> {
-    /// Names the tiles that begin at element `i` of a window: one for 64 rows of A, `N / 64` one after
-    /// another for the `N` columns of B.
+impl<const T: bool> TileOperand<T> {
+    /// Names the tiles that begin at element `i` of a window: one for 64 rows of A, `N / 64` one
+    /// after another for the `N` columns of B.
     #[inline(always)]
     #[must_use]
-    pub fn new(s: Shared<u16>, i: u32) -> Self {
+    pub fn new(s: SharedMemory<u16>, i: u32) -> Self {
         // The fields, each in units of 16 bytes: the address; the distance of tiles if k is not
         // contiguous; the distance of 8 rows; and 1 for the swizzle of 128 bytes.
         let (tiles, rows) = if T { (8192 / 16, 1024 / 16) } else { (1, 1024 / 16) };
@@ -264,10 +266,10 @@ mod sealed {
 ///
 /// With `l = lane % 4`, `g = lane / 4` and `w` the number of the warp in its warpgroup, element
 /// `4 * j + e` is in row `16 * w + g + 8 * (e / 2)` and column `8 * j + 2 * l + e % 2`.
-pub trait Sums: sealed::Sealed + Copy {
+pub trait Accumulators: sealed::Sealed + Copy {
     /// The columns of the matrix.
     const COLUMNS: u32;
-    /// Sums that are zero.
+    /// Accumulators that are zero.
     const ZERO: Self;
 
     /// Adds the product of a tile of A, with 64 rows, and the tiles of B: 64 steps of `k`. The
@@ -276,20 +278,22 @@ pub trait Sums: sealed::Sealed + Copy {
     ///
     /// # Safety
     /// - All 128 threads of a warpgroup call this with the same operands.
-    /// - The operands' tiles hold what was waited for, and nobody writes them until [`wait`](Sums::wait).
+    /// - The operands' tiles hold what was waited for, and nobody writes them until
+    ///   [`wait`](Accumulators::wait).
     /// - Until then, the sums are used by nothing else but this function.
     unsafe fn multiply<const F16: bool, const TA: bool, const TB: bool>(
         &mut self,
-        a: Operand<TA>,
-        b: Operand<TB>,
+        a: TileOperand<TA>,
+        b: TileOperand<TB>,
         add: bool,
     );
 
-    /// Waits until at most `PENDING` groups of this warpgroup are under way. The sums of the others are
-    /// complete.
+    /// Waits until at most `PENDING` groups of this warpgroup are under way. The sums of the others
+    /// are complete.
     ///
     /// # Safety
-    /// All 128 threads of a warpgroup call this. `self` are the sums of all groups that are under way.
+    /// All 128 threads of a warpgroup call this. `self` are the sums of all groups that are under
+    /// way.
     unsafe fn wait<const PENDING: u32>(&mut self);
 
     /// Returns elements `16 * I` to `16 * I + 15`: the columns from `32 * I` on.
@@ -307,8 +311,8 @@ pub unsafe fn wait_products<const PENDING: u32>() {
     unsafe { asm!("wgmma.wait_group.sync.aligned {p};", p = const PENDING, options(nostack)) };
 }
 
-/// One step of 64 in `k`. It is one `asm!`, so that nothing comes between the products: `ptxas` would
-/// wait for one before it starts the next.
+/// One step of 64 in `k`. It is one `asm!`, so that nothing comes between the products: `ptxas`
+/// would wait for one before it starts the next.
 macro_rules! multiply {
     ($n:literal, $kind:literal, $registers:expr, [$($i:literal)*], $d:ident, $a:ident, $b:ident, $add:ident) => {
         asm!(
@@ -340,15 +344,15 @@ macro_rules! multiply {
 macro_rules! sums {
     ($n:literal, $len:literal, $registers:expr, $all:tt [$($i:literal)*]) => {
         impl sealed::Sealed for [f32; $len] {}
-        impl Sums for [f32; $len] {
+        impl Accumulators for [f32; $len] {
             const COLUMNS: u32 = $len * 2;
             const ZERO: Self = [0.0; $len];
 
             #[inline(always)]
             unsafe fn multiply<const F16: bool, const TA: bool, const TB: bool>(
                 &mut self,
-                a: Operand<TA>,
-                b: Operand<TB>,
+                a: TileOperand<TA>,
+                b: TileOperand<TB>,
                 add: bool,
             ) {
                 // SAFETY: The caller guarantees that the whole warpgroup is here with the same

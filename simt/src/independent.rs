@@ -1,6 +1,6 @@
 //! The compiler's message if a body over [`Simt`] uses an operation of [`Cooperative`].
 
-use crate::{Cooperative, Element, Shared, Simt, Word};
+use crate::{Cooperative, Element, SharedMemory, Simt, Word};
 
 macro_rules! refused {
     ($(($($unsafe:ident)?) $name:ident $(<$t:ident: $bound:ident>)? ($($arg:ident: $ty:ty),*) $(-> $result:ty)?;)*) => {
@@ -48,11 +48,11 @@ refused! {
     () warp_min(v: f32) -> f32;
     () warp_sum_u32(v: u32) -> u32;
     () warp_barrier();
-    (unsafe) shared<T: Element>(byte_offset: u32) -> Shared<T>;
-    (unsafe) shared_at<T: Element>(address: u32) -> Shared<T>;
-    (unsafe) shared_get<T: Element>(s: Shared<T>, i: u32) -> T;
-    (unsafe) shared_set<T: Element>(s: Shared<T>, i: u32, v: T);
-    (unsafe) shared_get4<T: Word>(s: Shared<T>, i: u32) -> [T; 4];
-    (unsafe) shared_set4<T: Word>(s: Shared<T>, i: u32, v: [T; 4]);
-    (unsafe) shared_add(s: Shared<u32>, i: u32, v: u32) -> u32;
+    (unsafe) shared<T: Element>(byte_offset: u32) -> SharedMemory<T>;
+    (unsafe) shared_at<T: Element>(address: u32) -> SharedMemory<T>;
+    (unsafe) shared_get<T: Element>(s: SharedMemory<T>, i: u32) -> T;
+    (unsafe) shared_set<T: Element>(s: SharedMemory<T>, i: u32, v: T);
+    (unsafe) shared_get4<T: Word>(s: SharedMemory<T>, i: u32) -> [T; 4];
+    (unsafe) shared_set4<T: Word>(s: SharedMemory<T>, i: u32, v: [T; 4]);
+    (unsafe) shared_add(s: SharedMemory<u32>, i: u32, v: u32) -> u32;
 }

@@ -18,16 +18,16 @@
 /// - The context `cx` is `impl Simt`, or `impl Cooperative` if the threads of a block wait for each
 ///   other.
 /// - A [generic](#generic-kernels) kernel has `instances { .. }` after its parameters.
-/// - `require`, [`bounds`](#bounds), `shared` and [`cpu`](#cpu) are optional. `grid` and `block` have one
-///   to three extents.
+/// - `require`, [`bounds`](#bounds), `shared` and [`cpu`](#cpu) are optional. `grid` and `block`
+///   have one to three extents.
 /// - A declaration without a context and without a body describes an entry of PTX that was made
 ///   elsewhere. The name of the entry must be [as below](#what-it-makes).
 /// - The root of the crate says once, with [`ptx!`](crate::ptx), where the PTX of its kernels is.
 ///
 /// # Generic kernels
 ///
-/// A kernel may be generic over types and constants. PTX has no generic entries, so the declaration names
-/// its instances after the parameters, and makes a kernel of each of them:
+/// A kernel may be generic over types and constants. PTX has no generic entries, so the declaration
+/// names its instances after the parameters, and makes a kernel of each of them:
 ///
 /// ```
 /// # thalweg_simt::ptx! {}
@@ -49,12 +49,14 @@
 /// # fn main() {}
 /// ```
 ///
-/// - Each instance has an entry, a launcher and a name in messages of its own, as if it were declared with
-///   its arguments in place of `T` and `N`. In the bodies these are an alias and a constant, which items
-///   in the bodies can use too. The compiler checks the bounds and the bodies for each instance.
-/// - `every(&stream, n, &x, &mut y)` chooses the instance by the types of its arguments. What they do not
-///   say stands before the stream and the launcher: `every::<f32, 2, _, _>(&stream, n, &x, &mut y)`. If
-///   there is no such instance, this does not compile.
+/// - Each instance has an entry, a launcher and a name in messages of its own, as if it were
+///   declared with its arguments in place of `T` and `N`. In the bodies these are an alias and a
+///   constant, which items in the bodies can use too. The compiler checks the bounds and the bodies
+///   for each instance.
+/// - `every(&stream, n, &x, &mut y)` chooses the instance by the types of its arguments. What they
+///   do not say stands before the stream and the launcher:
+///   `every::<f32, 2, _, _>(&stream, n, &x, &mut y)`. If there is no such instance, this does not
+///   compile.
 /// - An argument is one name, number, array or block in braces.
 ///
 /// # Kernels without `unsafe`
@@ -73,9 +75,9 @@
 /// - Each buffer states its extents. The launcher checks that their product is the buffer's length
 ///   and below 2^32. An extent is a parameter, a number, or a name with its value, as in
 ///   `[cells = h * w, 2]`. The body has such a name as a `u32`, and later clauses can use it.
-/// - Each output says in `by` which coordinate of the launch owns which dimension: `x`, `y`, `z` for
-///   one position for each thread, `x(4)` for four, `stride` for every nth, `block` and `rank` for
-///   the block and the thread's index in it, and `all` for the whole dimension.
+/// - Each output says in `by` which coordinate of the launch owns which dimension: `x`, `y`, `z`
+///   for one position for each thread, `x(4)` for four, `stride` for every nth, `block` and `rank`
+///   for the block and the thread's index in it, and `all` for the whole dimension.
 /// - `Atomic<u32>[n]` is a buffer for atomic operations.
 /// - `t` is a [`&Thread`](crate::safe::Thread), or for `b: impl Cooperative` a
 ///   [`Block`](crate::safe::Block). The module [`safe`](crate::safe) describes what they can do.
@@ -121,21 +123,22 @@
 ///
 /// # `bounds`
 ///
-/// `bounds(THREADS)` promises the compiler of the GPU's driver that no block has more than `THREADS`
-/// threads, so it can give each of them more registers (`.maxntid`). `bounds(THREADS, BLOCKS)` also asks
-/// for so few registers that `BLOCKS` blocks fit on a multiprocessor at once (`.minnctapersm`). Both are
-/// literals or constants of type `u32`, and `BLOCKS` is at most 32. The launcher refuses a larger block,
-/// on every device, with [`LaunchError::Bounds`](crate::host::LaunchError::Bounds). CUDA C++ calls this
+/// `bounds(THREADS)` promises the compiler of the GPU's driver that no block has more than
+/// `THREADS` threads, so it can give each of them more registers (`.maxntid`).
+/// `bounds(THREADS, BLOCKS)` also asks for so few registers that `BLOCKS` blocks fit on a
+/// multiprocessor at once (`.minnctapersm`). Both are literals or constants of type `u32`, and
+/// `BLOCKS` is at most 32. The launcher refuses a larger block, on every device, with
+/// [`LaunchError::Bounds`](crate::host::LaunchError::Bounds). CUDA C++ calls this
 /// `__launch_bounds__`.
 ///
 /// # `cpu`
 ///
-/// With `cpu { CPU BODY }` an `unsafe fn` kernel has a second body, which computes the same in the way
-/// that suits a CPU, for example with a library. On the ordinary CPU device, one call of it does the
-/// work of all threads of a block. Its context is that of the block's first thread. It has the
-/// positions, the accesses and the arithmetic of [`Simt`](crate::Simt), and no barriers. The checked
-/// device and a GPU run the body of the kernel. A launch is the same on every device: its place in the
-/// stream, its grid, its graph and what a timeline shows.
+/// With `cpu { CPU BODY }` an `unsafe fn` kernel has a second body, which computes the same in the
+/// way that suits a CPU, for example with a library. On the ordinary CPU device, one call of it
+/// does the work of all threads of a block. Its context is that of the block's first thread. It has
+/// the positions, the accesses and the arithmetic of [`Simt`](crate::Simt), and no barriers. The
+/// checked device and a GPU run the body of the kernel. A launch is the same on every device: its
+/// place in the stream, its grid, its graph and what a timeline shows.
 ///
 /// ```
 /// # thalweg_simt::ptx! {}
@@ -199,16 +202,16 @@
 /// The keyword `unsafe` is at the declaration and not at the call. With it, the author of the
 /// kernel promises the following for **every** list of arguments that passes `require`:
 ///
-/// - The body, and that of `cpu` if there is one, accesses only elements of its buffers and bytes of its
-///   shared memory.
+/// - The body, and that of `cpu` if there is one, accesses only elements of its buffers and bytes
+///   of its shared memory.
 /// - If a thread stores to an element, no other thread accesses the same element, unless both use
 ///   atomic operations or a barrier separates the accesses.
 /// - All threads of the block reach each barrier, and all threads of the warp reach each warp
 ///   operation.
 /// - At a barrier or a warp operation, the body holds no value with a destructor and has lent no
 ///   part of its stack to others. If the threads diverge, the CPU device abandons the body there.
-/// - The body of `cpu` stores only to elements to which a thread of the same block stores in the body of
-///   the kernel, and loads no element to which a thread of another block stores.
+/// - The body of `cpu` stores only to elements to which a thread of the same block stores in the
+///   body of the kernel, and loads no element to which a thread of another block stores.
 ///
 /// # What `#![forbid(unsafe_code)]` does not see
 ///
@@ -290,8 +293,8 @@ macro_rules! kernel {
                     ) {
                         let mut slots = slots;
                         // SAFETY: The launcher put the arguments into the slots in this order, with
-                        // `Given::put`. The value of a buffer is its address and its length, and the
-                        // CPU device exposed the memory's provenance when it allocated it.
+                        // `Given::put`. The value of a buffer is its address and its length, and
+                        // the CPU device exposed the memory's provenance when it allocated it.
                         $(let $arg = unsafe { $crate::__parameter!(take (&mut slots) $kind $(<$element>)?) };)*
                         // SAFETY: The author of the declaration promises that the body is sound for
                         // every list of arguments that passes `require`, and that it holds no value
@@ -572,19 +575,19 @@ macro_rules! __cpu_whole {
         unsafe fn __thalweg_whole_body(
             $cx: impl $crate::Simt, $($arg: $crate::__parameter!(body $kind $(<$element>)?)),*
         ) {
-            // SAFETY: The author of the declaration promises that this body is sound for every list of
-            // arguments that passes `require` (see `kernel!`).
+            // SAFETY: The author of the declaration promises that this body is sound for every list
+            // of arguments that passes `require` (see `kernel!`).
             unsafe { $body }
         }
         #[allow(unused_variables)]
         unsafe fn __thalweg_whole(block: &$crate::cpu::CpuBlock<'_>, slots: &[$crate::__core::primitive::u64]) {
             let mut slots = slots;
-            // SAFETY: The launcher put the arguments into the slots in this order, with `Given::put`.
-            // The value of a buffer is its address and its length, and the CPU device exposed the
-            // memory's provenance when it allocated it.
+            // SAFETY: The launcher put the arguments into the slots in this order, with
+            // `Given::put`. The value of a buffer is its address and its length, and the CPU device
+            // exposed the memory's provenance when it allocated it.
             $(let $arg = unsafe { $crate::__parameter!(take (&mut slots) $kind $(<$element>)?) };)*
-            // SAFETY: The author of the declaration promises that this body is sound for every list of
-            // arguments that passes `require`.
+            // SAFETY: The author of the declaration promises that this body is sound for every list
+            // of arguments that passes `require`.
             $crate::cpu::CpuBlock::run_whole(block, |cx| unsafe { __thalweg_whole_body(cx, $($arg),*) });
         }
     };
@@ -602,8 +605,8 @@ macro_rules! __bounds {
     };
 }
 
-/// Makes a variable with the clause `bounds` of an entry. thalweg-ptx-builder removes it from the PTX
-/// and gives the entry directives in its place.
+/// Makes a variable with the clause `bounds` of an entry. thalweg-ptx-builder removes it from the
+/// PTX and gives the entry directives in its place.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __bounds_static {

@@ -56,7 +56,7 @@
 //! | [`atomics`] | atomic operations on both memories, and fences |
 //! | [`memory`] | vector accesses, cache hints, prefetches and clocks |
 //! | [`warp`] | the operations of warps, of tiles and of any lanes |
-//! | `tensor` | the trait [`Tensor`]: asynchronous copies and matrix operations |
+//! | `tensor` | the trait [`TensorCore`]: asynchronous copies and matrix operations |
 //! | `context` | the traits [`Simt`] and [`Cooperative`] |
 //! | `independent` | the compiler's message if a body over [`Simt`] uses an operation of [`Cooperative`] |
 //! | `index` | the types by which bodies index buffers |
@@ -132,8 +132,8 @@ pub use independent::Independent as __Independent;
 pub use index::Index;
 pub use math::Math;
 pub use memory::hint;
-pub use shared::Shared;
-pub use tensor::Tensor;
+pub use shared::SharedMemory;
+pub use tensor::TensorCore;
 #[cfg(not(target_arch = "nvptx64"))]
 #[doc(hidden)]
 pub use thalweg_derive::__clause;

@@ -4,14 +4,14 @@ use crate::functions;
 
 /// Arithmetic of floating-point numbers, for kernels.
 ///
-/// The exact forms have the names of Rust's methods of `f32`. They are one text for both devices and
-/// take every number, also subnormal ones, infinities and NaN, as Rust's methods do. The forms with
-/// the suffix `_approx` are the instructions of a GPU. The CPU device computes them at least as
-/// exactly.
+/// The exact forms have the names of Rust's methods of `f32`. They are one text for both devices
+/// and take every number, also subnormal ones, infinities and NaN, as Rust's methods do. The forms
+/// with the suffix `_approx` are the instructions of a GPU. The CPU device computes them at least
+/// as exactly.
 ///
-/// Errors are the largest ones. One ulp is the distance of two neighbours of `f32` at the result. The
-/// exact forms were compared with `f64` for every 13th of all numbers, and the tests compare both
-/// forms for every 4093rd one on each device.
+/// Errors are the largest ones. One ulp is the distance of two neighbors of `f32` at the result.
+/// The exact forms were compared with `f64` for every 13th of all numbers, and the tests compare
+/// both forms for every 4093rd one on each device.
 ///
 /// | function | error of the exact form | error of `_approx` | what a GPU executes for `_approx` |
 /// |---|---|---|---|
@@ -34,9 +34,9 @@ use crate::functions;
 /// | `floor`, `ceil`, `trunc`, `round`, `round_ties_even` | exact | | |
 /// | `fma_rn`, `fma_f64`, `sqrt_f64` | correctly rounded | | |
 ///
-/// The instructions with `ftz` take subnormal numbers for zero and return zero instead of them. Rust's
-/// own `+`, `-`, `*` and `/` are correctly rounded on both devices, and `abs`, `min`, `max` and
-/// `copysign` are Rust's methods. A GPU makes one instruction of each but the division.
+/// The instructions with `ftz` take subnormal numbers for zero and return zero instead of them.
+/// Rust's own `+`, `-`, `*` and `/` are correctly rounded on both devices, and `abs`, `min`, `max`
+/// and `copysign` are Rust's methods. A GPU makes one instruction of each but the division.
 ///
 /// ```
 /// use thalweg_simt::{kernel, ptx};

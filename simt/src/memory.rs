@@ -11,7 +11,8 @@ pub mod hint {
     /// does.
     #[derive(Clone, Copy, Debug)]
     pub struct Cached;
-    /// Caches in the L2 only (`cg`), for data that other blocks use and this one does not use again.
+    /// Caches in the L2 only (`cg`), for data that other blocks use and this one does not use
+    /// again.
     #[derive(Clone, Copy, Debug)]
     pub struct Global;
     /// Evicts the data first (`cs`), because it is used once.
@@ -28,8 +29,8 @@ pub mod hint {
     pub struct WriteThrough;
 }
 
-/// A hint for a load: [`hint::Cached`], [`hint::Global`], [`hint::Streaming`], [`hint::ReadOnly`] or
-/// [`hint::Volatile`].
+/// A hint for a load: [`hint::Cached`], [`hint::Global`], [`hint::Streaming`], [`hint::ReadOnly`]
+/// or [`hint::Volatile`].
 #[diagnostic::on_unimplemented(message = "`{Self}` is not a hint for a load")]
 pub trait LoadHint: Copy + sealed::Sealed {
     #[doc(hidden)]
@@ -110,16 +111,16 @@ pub trait Memory: Copy {
     /// Loads `N` consecutive elements in one access.
     ///
     /// # Safety
-    /// `p` is a multiple of `N * size_of::<T>()` bytes and points to `N` elements in an allocation of
-    /// device memory. With [`hint::ReadOnly`], no thread of the grid writes there.
+    /// `p` is a multiple of `N * size_of::<T>()` bytes and points to `N` elements in an allocation
+    /// of device memory. With [`hint::ReadOnly`], no thread of the grid writes there.
     #[doc(hidden)]
     #[must_use]
     unsafe fn load_vector<T: Element, const N: usize, H: LoadHint>(self, p: *const T) -> [T; N];
     /// Stores `N` consecutive elements in one access.
     ///
     /// # Safety
-    /// `p` is a multiple of `N * size_of::<T>()` bytes and points to `N` elements in an allocation of
-    /// device memory.
+    /// `p` is a multiple of `N * size_of::<T>()` bytes and points to `N` elements in an allocation
+    /// of device memory.
     #[doc(hidden)]
     unsafe fn store_vector<T: Element, const N: usize, H: StoreHint>(self, p: *mut T, v: [T; N]);
     /// Asks for the cache line at `p`.
@@ -129,12 +130,12 @@ pub trait Memory: Copy {
     #[doc(hidden)]
     unsafe fn prefetch<T: Element>(self, p: *const T, cache: Cache);
 
-    /// Returns a count that grows with time: clock cycles of the multiprocessor on a GPU, nanoseconds
-    /// on the CPU device. Counts of two multiprocessors cannot be compared.
+    /// Returns a count that grows with time: clock cycles of the multiprocessor on a GPU,
+    /// nanoseconds on the CPU device. Counts of two multiprocessors cannot be compared.
     #[must_use]
     fn clock(self) -> u64;
-    /// Returns the time in nanoseconds since some moment, the same for all threads of the device. On
-    /// a GPU it may advance in steps of a microsecond.
+    /// Returns the time in nanoseconds since some moment, the same for all threads of the device.
+    /// On a GPU it may advance in steps of a microsecond.
     #[must_use]
     fn timer(self) -> u64;
     /// Lets the thread pause for at most twice `nanoseconds`, which is at most a million.

@@ -12,10 +12,10 @@
 /// The third form is for declarations without a body. To embed several files, give several names,
 /// separated by commas. A name may have attributes, such as `#[cfg(feature = "blas")]`.
 ///
-/// Several files may have the same entry if they are for different architectures. A launch takes the
-/// newest one that the GPU runs. A GPU runs PTX for `sm_NN` if its compute capability is at least
-/// that, and PTX for `sm_NNa` if it is exactly that. It is an error if there is no such file, or if
-/// two files with the entry are for the same architecture.
+/// Several files may have the same entry if they are for different architectures. A launch takes
+/// the newest one that the GPU runs. A GPU runs PTX for `sm_NN` if its compute capability is at
+/// least that, and PTX for `sm_NNa` if it is exactly that. It is an error if there is no such file,
+/// or if two files with the entry are for the same architecture.
 ///
 /// The macro declares `PTX`, which is private to the crate. Every [`kernel!`](crate::kernel) of the
 /// crate refers to it. So a launcher finds only entries in the PTX of its own crate, whatever other
@@ -45,8 +45,8 @@ macro_rules! ptx {
         #[cfg(not(target_arch = "nvptx64"))]
         #[allow(dead_code)]
         pub(crate) static PTX: $crate::host::Ptx = {
-            // SAFETY: The author of the crate wrote `unsafe` in `ptx!`. With it they promise that the
-            // entries do what the crate's declarations promise.
+            // SAFETY: The author of the crate wrote `unsafe` in `ptx!`. With it they promise that
+            // the entries do what the crate's declarations promise.
             #[allow(unused_unsafe)]
             unsafe { $crate::host::Ptx::new(&[$($(#[$attribute])* $text),*]) }
         };

@@ -84,8 +84,8 @@ pub enum Shuffle {
 ///
 /// All 32 lanes of the warp must reach [`all`](Warp::all), [`any`](Warp::any),
 /// [`match_any`](Warp::match_any) and [`match_all`](Warp::match_all), at the same call. For fewer
-/// lanes there are [`tile`](Warp::tile) and [`lanes`](Warp::lanes). The author of the kernel promises this
-/// in [`kernel!`](crate::kernel), and the CPU device reports threads that diverge.
+/// lanes there are [`tile`](Warp::tile) and [`lanes`](Warp::lanes). The author of the kernel
+/// promises this in [`kernel!`](crate::kernel), and the CPU device reports threads that diverge.
 ///
 /// On a GPU, an operation is an intrinsic of LLVM and not inline assembly. LLVM knows that these
 /// intrinsics are convergent, so it neither moves them into a branch nor duplicates them.
@@ -225,7 +225,8 @@ impl<C: Warp, const N: u32> Tile<C, N> {
         if N == 32 { ALL } else { (ALL >> (32 - N)) << self.first() }
     }
 
-    /// Returns the value of the thread with the rank `source % N`, which may differ between threads.
+    /// Returns the value of the thread with the rank `source % N`, which may differ between
+    /// threads.
     #[must_use]
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
@@ -300,9 +301,9 @@ impl<C: Warp, const N: u32> Tile<C, N> {
         self.cx.sync_among(self.mask());
     }
 
-    /// Reduces by `op` in every thread: a butterfly of [`shuffle_xor`](Self::shuffle_xor) by `N / 2`
-    /// down to 1, where a thread's own value is the left operand. If `op` does not depend on the
-    /// order of its two operands, all threads get the same bits.
+    /// Reduces by `op` in every thread: a butterfly of [`shuffle_xor`](Self::shuffle_xor) by
+    /// `N / 2` down to 1, where a thread's own value is the left operand. If `op` does not depend
+    /// on the order of its two operands, all threads get the same bits.
     #[must_use]
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
@@ -479,8 +480,8 @@ impl<C: Warp> Lanes<C> {
     pub fn shuffle<T: Exchange>(self, v: T, source: u32) -> T {
         self.cx.shuffle_among(self.mask, 32, Shuffle::Index, v, source)
     }
-    /// Returns a word whose bit `i` says whether lane `i` of the warp is in the mask and `p` is true
-    /// there.
+    /// Returns a word whose bit `i` says whether lane `i` of the warp is in the mask and `p` is
+    /// true there.
     #[must_use]
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]

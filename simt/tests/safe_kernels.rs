@@ -11,8 +11,8 @@ fn on() -> Stream<Work> {
     Device::cpu().unwrap().stream().unwrap()
 }
 
-/// Declares a kernel that adds 1 to each element that a thread owns, by `mine` and by `for_each`, and 1
-/// more to `seen` each time.
+/// Declares a kernel that adds 1 to each element that a thread owns, by `mine` and by `for_each`,
+/// and 1 more to `seen` each time.
 macro_rules! counting {
     ($h:ident $w:ident: $($name:ident [$($axis:ident $(($k:tt))?),+] ($($grid:tt)+) ($($block:tt)+);)*) => {$(
         kernel! {
@@ -46,8 +46,8 @@ counting! {
     too_few [y, x] (1) (3, 2);
 }
 
-/// Runs a kernel of `counting!` on `h` x `w` elements, and returns how often each was counted, and how
-/// many elements were counted in all.
+/// Runs a kernel of `counting!` on `h` x `w` elements, and returns how often each was counted, and
+/// how many elements were counted in all.
 macro_rules! counts {
     ($name:ident $h:expr, $w:expr) => {{
         let (h, w): (u32, u32) = ($h, $w);
@@ -548,7 +548,8 @@ kernel! {
 
 #[test]
 fn the_checked_device_knows_each_number_of_a_row_and_of_an_area() {
-    // Element 15 alone was never written: the last one of row 3 of four, and of the area's first row.
+    // Element 15 alone was never written: the last one of row 3 of four, and of the area's first
+    // row.
     let run = |area: bool, hole: bool| {
         let device = Device::checked_cpu().unwrap();
         let result = device.per_thread(|s| -> thalweg::Result<()> {

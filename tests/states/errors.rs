@@ -57,13 +57,13 @@ fn a_panicking_kernel_poisons_the_device_and_wakes_everybody() {
         for error in [
             device.check().unwrap_err(),
             a.synchronize().unwrap_err(),
-            b.is_done().unwrap_err(),
+            b.is_complete().unwrap_err(),
             c.alloc::<u8>(1).unwrap_err(),
             a.read_blocking(&x).unwrap_err(),
             a.record(x).map(drop).unwrap_err().error,
             device.pinned::<u8>(1).unwrap_err(),
             AnyStream::new(device).unwrap_err(),
-            third.is_ready().unwrap_err(),
+            third.is_complete().unwrap_err(),
         ] {
             assert!(matches!(error, Error::Poisoned { .. }) && poisoned(&error), "{error}");
         }
@@ -81,9 +81,9 @@ fn a_panicking_kernel_poisons_the_device_and_wakes_everybody() {
 fn a_launch_that_waits_names_the_kernel_that_fails() {
     let device = Device::new_cpu().unwrap();
     lanes(device, |a, b, _| {
-        device.block_launches(true);
+        device.set_launch_blocking(true);
         nothing(&a).unwrap();
-        assert!(a.is_done().unwrap(), "the launch has waited");
+        assert!(a.is_complete().unwrap(), "the launch has waited");
         // A capture runs nothing, so its launches do not wait.
         let (graph, ()) = a.capture((), |s, ()| panics(s)).unwrap();
         assert_eq!(graph.len(), 1);
@@ -93,7 +93,7 @@ fn a_launch_that_waits_names_the_kernel_that_fails() {
         assert_eq!((*kernel, launched.file(), launched.line()), ("panics", file!(), line));
         assert!(cause.to_string().contains("on purpose"), "{cause}");
         assert!(error.to_string().starts_with("kernel `panics`, launched at tests/states/errors.rs:"), "{error}");
-        device.block_launches(false);
+        device.set_launch_blocking(false);
     });
     // Without it, the launch succeeds and a later call fails.
     let device = Device::new_cpu().unwrap();
@@ -132,12 +132,12 @@ fn a_device_refuses_what_is_anothers_and_gives_it_back() {
     lanes(here, |a, b, _| {
         lanes(there, |other, _, _| {
             let mismatch = |error: &Error| matches!(error, Error::DeviceMismatch { .. });
-            let x = filled(a, 10, 4).idle().unwrap();
+            let x = filled(a, 10, 4).synchronize().unwrap();
             let returned = other.bind(x).unwrap_err();
             assert!(mismatch(&returned.error), "{returned}");
             let returned = other.wait(a.record(a.bind(returned.value).unwrap()).unwrap()).unwrap_err();
             assert!(mismatch(&returned.error));
-            let returned = a.hand(a.wait(returned.value).unwrap(), &other).unwrap_err();
+            let returned = a.hand_off(a.wait(returned.value).unwrap(), &other).unwrap_err();
             assert!(mismatch(&returned.error));
             let shared = a.share(returned.value).unwrap();
             assert!(mismatch(&other.reading(&shared).map(drop).unwrap_err()));
@@ -172,7 +172,7 @@ fn a_seeded_device_keeps_to_itself() {
                 let host = a.bind(here.pinned_from(&[1u32; 10]).unwrap()).unwrap();
                 let returned = other.wait(a.record(host).unwrap()).unwrap_err();
                 assert!(mismatch(&returned.error), "{returned}");
-                let returned = a.hand(a.wait(returned.value).unwrap(), &other).unwrap_err();
+                let returned = a.hand_off(a.wait(returned.value).unwrap(), &other).unwrap_err();
                 assert!(mismatch(&returned.error), "{returned}");
                 let shared = a.share(returned.value).unwrap();
                 assert!(mismatch(&other.reading(&shared).map(drop).unwrap_err()));
@@ -220,12 +220,12 @@ fn sizes_and_ranges_that_do_not_fit() {
 #[test]
 fn device_names_that_are_none() {
     for bad in ["gpu", "cuda", "cuda:", "cuda:-1", "cuda:x", ""] {
-        assert!(matches!(Device::from_spec(bad), Err(Error::DeviceSpec { .. })), "{bad}");
+        assert!(matches!(Device::open(bad), Err(Error::DeviceSpec { .. })), "{bad}");
     }
-    let error = Device::from_spec("cuda:999").unwrap_err();
+    let error = Device::open("cuda:999").unwrap_err();
     assert!(matches!(error, Error::NoSuchDevice { ordinal: 999, .. }) || error.means_no_gpu(), "{error}");
-    assert_eq!(Device::from_spec("cpu").unwrap().0, Device::cpu().unwrap());
-    let (auto, why) = Device::from_spec("auto").unwrap();
+    assert_eq!(Device::open("cpu").unwrap().0, Device::cpu().unwrap());
+    let (auto, why) = Device::open("auto").unwrap();
     assert_eq!(why.is_some(), auto.kind() == DeviceKind::Cpu);
 }
 
@@ -242,7 +242,7 @@ fn a_forked_child_gets_a_typed_error() {
             let pool = PinnedPool::new(device, 1 << 20);
             let (x, event) = (filled(a, 10, 1), a.record(filled(a, 10, 1)).unwrap());
             let host = a.bind(pool.take::<u8>(1).unwrap()).unwrap();
-            let idle = filled(a, 10, 1).idle().unwrap();
+            let idle = filled(a, 10, 1).synchronize().unwrap();
             // SAFETY: This process runs one test and the work above is done, so no other thread
             // holds a lock that the child needs.
             let Some(child) = (unsafe { fork() }) else {
@@ -251,13 +251,13 @@ fn a_forked_child_gets_a_typed_error() {
                         device.check().unwrap_err(),
                         a.alloc::<u8>(1).map(drop).unwrap_err(),
                         a.read_blocking(&x).unwrap_err(),
-                        event.is_ready().unwrap_err(),
+                        event.is_complete().unwrap_err(),
                         device.pinned::<u8>(1).unwrap_err(),
                         device.trim().unwrap_err(),
                         Device::cpu().unwrap_err(),
                         Device::new_cpu().unwrap_err(),
                     ];
-                    drop((x, event, host, idle.split(0).unwrap()));
+                    drop((x, event, host, idle.split_even(0).unwrap()));
                     Device::all().is_empty() && told.iter().all(|error| matches!(error, Error::Forked))
                 })
             };

@@ -69,7 +69,7 @@ fn a_host_function_may_not_call_into_a_device() {
                     device.pinned::<u8>(1).unwrap_err(),
                     pool.take::<u8>(1).unwrap_err(),
                     AnyStream::new(device).unwrap_err(),
-                    event.is_ready().unwrap_err(),
+                    event.is_complete().unwrap_err(),
                 ];
                 let returned = event.query().unwrap_err();
                 errors.push(returned.error);
@@ -78,7 +78,7 @@ fn a_host_function_may_not_call_into_a_device() {
                 inside.enter(|s| {
                     errors.push(s.alloc::<u8>(1).unwrap_err());
                     errors.push(s.synchronize().unwrap_err());
-                    errors.push(s.is_done().unwrap_err());
+                    errors.push(s.is_complete().unwrap_err());
                     errors.push(s.timestamp().unwrap_err());
                     errors.push(s.launch_host(|| ()).unwrap_err());
                     errors.push(s.record(()).unwrap_err().error);
@@ -146,11 +146,13 @@ fn what_a_host_function_splits_into_nothing_is_given_back_later() {
             let pool = PinnedPool::new(device, 4096);
             let free = device.free_memory().unwrap();
             let taken = || device.free_memory().unwrap() + BYTES as u64 / 2 < free;
-            let idle = a.alloc_zeroed::<u8>(BYTES).unwrap().idle().unwrap();
+            let idle = a.alloc_zeroed::<u8>(BYTES).unwrap().synchronize().unwrap();
             let pinned = pool.take::<u8>(4096).unwrap();
             assert!(taken());
-            b.launch_host(move || assert!(idle.split(0).unwrap().is_empty() && pinned.split(0).unwrap().is_empty()))
-                .unwrap();
+            b.launch_host(move || {
+                assert!(idle.split_even(0).unwrap().is_empty() && pinned.split_even(0).unwrap().is_empty())
+            })
+            .unwrap();
             b.synchronize().unwrap();
             soon("the device memory", || !taken());
             soon("the page-locked memory", || pool.in_use() == 0);
@@ -175,7 +177,7 @@ fn a_host_function_finds_no_devices() {
                     Device::new_cpu().map(drop).unwrap_err(),
                     Device::seeded_cpu(1).map(drop).unwrap_err(),
                     Device::cuda(0).map(drop).unwrap_err(),
-                    Device::from_spec("auto").map(drop).unwrap_err(),
+                    Device::open("auto").map(drop).unwrap_err(),
                     device.trim().unwrap_err(),
                     device.per_thread(|_| ()).unwrap_err(),
                     StreamPool::new(device, 1).map(drop).unwrap_err(),
@@ -186,7 +188,7 @@ fn a_host_function_finds_no_devices() {
                 ];
                 pool.trim();
                 // These calls read or set what is known without the driver.
-                let known = device.name() == name && device.tally().report().stalls().is_empty();
+                let known = device.name() == name && device.sync_stats().report().waits().is_empty();
                 device.limit_pinned(None);
                 drop(dropped);
                 drop(inside);
@@ -279,18 +281,18 @@ fn nothing_leaves_a_device_that_has_failed() {
             let gate = Gate::closed(device);
             let (x, y) = (filled(a, 10, 1), filled(a, 10, 2));
             gate.hold(&a);
-            a.launch_host(move || device.fail("the first cause")).unwrap();
+            a.launch_host(move || device.poison("the first cause")).unwrap();
             let (said, heard) = mpsc::channel();
             a.launch_host(move || said.send(()).unwrap()).unwrap();
-            let x = b.record(a.hand(x, &b).unwrap()).unwrap();
+            let x = b.record(a.hand_off(x, &b).unwrap()).unwrap();
             let y = a.record(y).unwrap();
-            device.usable().unwrap();
+            device.ensure_usable().unwrap();
             gate.open();
             let error = x.synchronize().map(drop).unwrap_err().error;
             assert!(matches!(&error, Error::Poisoned { cause, .. } if cause == "the first cause"), "{error}");
             // A host function after it could have seen what is wrong, so it was dropped.
             assert_eq!(heard.try_recv(), Err(mpsc::TryRecvError::Disconnected));
-            device.fail("another cause");
+            device.poison("another cause");
             assert_eq!(y.query().map(drop).unwrap_err().to_string(), error.to_string());
             assert_eq!(a.synchronize().unwrap_err().to_string(), error.to_string());
             assert_eq!(b.alloc::<u8>(1).map(drop).unwrap_err().to_string(), error.to_string());
@@ -303,8 +305,8 @@ fn no_stream_of_another_device_takes_over_what_a_failed_device_has() {
     let (failed, other) = (Device::new_cpu().unwrap(), Device::new_cpu().unwrap());
     let event = failed.per_thread(|s| s.record(s.bind(failed.pinned::<u8>(10).unwrap()).unwrap()).unwrap()).unwrap();
     assert_eq!(event.len(), 10);
-    failed.fail("the peer is gone");
+    failed.poison("the peer is gone");
     let refused = other.per_thread(|s| s.wait(event).map(drop).unwrap_err().error).unwrap();
     assert!(matches!(&refused, Error::Poisoned { cause, .. } if cause == "the peer is gone"), "{refused}");
-    other.usable().unwrap();
+    other.ensure_usable().unwrap();
 }

@@ -28,7 +28,7 @@ fn page_locked_memory_comes_back_after_the_work_on_it() {
                 match way {
                     0 => drop(copied(host)),
                     1 => drop(a.record(copied(host)).unwrap()),
-                    2 => drop(a.hand(copied(host), &b).unwrap()),
+                    2 => drop(a.hand_off(copied(host), &b).unwrap()),
                     3 => drop(a.share(copied(host)).unwrap()),
                     4 | 5 => {
                         // The reader at the gate is neither the producer nor the last reader.
@@ -44,7 +44,7 @@ fn page_locked_memory_comes_back_after_the_work_on_it() {
                     }
                     6 => {
                         // The piece at the gate is not the last one.
-                        let mut pieces = host.split(2).unwrap();
+                        let mut pieces = host.split_even(2).unwrap();
                         let early = b.bind(pieces.remove(1)).unwrap();
                         let late = a.bind(pieces.remove(0)).unwrap();
                         a.copy_to_device(&late, x.slice_mut(..512).unwrap()).unwrap();
@@ -53,8 +53,8 @@ fn page_locked_memory_comes_back_after_the_work_on_it() {
                     }
                     _ => {
                         let mut ring = Ring::new(1, move || device.pinned::<u32>(0)).unwrap();
-                        drop(ring.take().unwrap());
-                        ring.give(a.record(copied(host)).unwrap());
+                        drop(ring.acquire().unwrap());
+                        ring.recycle(a.record(copied(host)).unwrap());
                     }
                 }
                 not_yet("the memory", || pool.in_use() < 4096 || pool.cached() > 0);
@@ -89,7 +89,7 @@ fn device_memory_is_freed_after_the_work_on_it() {
                 match way {
                     0 => drop(copied(x)),
                     1 => drop(a.record(copied(x)).unwrap()),
-                    2 => drop(a.hand(copied(x), &b).unwrap()),
+                    2 => drop(a.hand_off(copied(x), &b).unwrap()),
                     3 => drop(a.share(copied(x)).unwrap()),
                     4 | 5 => {
                         let shared = b.share(b.bind(x).unwrap()).unwrap();
@@ -103,7 +103,7 @@ fn device_memory_is_freed_after_the_work_on_it() {
                         }
                     }
                     _ => {
-                        let mut pieces = x.split(2).unwrap();
+                        let mut pieces = x.split_even(2).unwrap();
                         let early = b.bind(pieces.remove(1)).unwrap();
                         let late = a.bind(pieces.remove(0)).unwrap();
                         a.copy(&late, y.slice_mut(..512).unwrap()).unwrap();
@@ -132,7 +132,7 @@ fn many_pieces_are_all_waited_for() {
             let mut x = filled(a, 10, 0);
             let gate = Gate::closed(device);
             gate.hold(&a);
-            let mut pieces = host.split(100).unwrap().into_iter();
+            let mut pieces = host.split_even(100).unwrap().into_iter();
             let first = a.bind(pieces.next().unwrap()).unwrap();
             a.copy_to_device(&first, &mut x).unwrap();
             drop(first);
@@ -176,7 +176,8 @@ fn graphs_copy_between_devices() {
                 assert_eq!(b.read_blocking(&bundle.1).unwrap(), [0; 1000], "a capture runs nothing");
 
                 for round in 1..5 {
-                    // The other device sets the numbers as late as possible, and the replay waits for it.
+                    // The other device sets the numbers as late as possible, and the replay waits
+                    // for it.
                     let (theirs, copy, mut next) = bundle;
                     let mut x = a.wait(b.record(theirs).unwrap().map_local()).unwrap();
                     let gate = Gate::closed(here);
@@ -185,7 +186,7 @@ fn graphs_copy_between_devices() {
                     b.fill(&mut next, 10 * round + 1).unwrap();
                     let theirs = b.wait(a.record(x).unwrap().map_peer()).unwrap();
                     bundle = b.replay(&mut graph, (theirs, copy, next)).unwrap();
-                    not_yet("the replay", || b.is_done().unwrap());
+                    not_yet("the replay", || b.is_complete().unwrap());
                     gate.open();
                     assert_eq!(b.read_blocking(&bundle.1).unwrap(), [10 * round; 1000]);
                     let x = a.wait(b.record(bundle.0).unwrap().map_local()).unwrap();
@@ -216,7 +217,7 @@ fn devices_copy_from_one_another_and_wait_for_one_another() {
                     a.fill(&mut x, 2).unwrap();
                     let mut x = b.wait(a.record(x).unwrap().map_peer()).unwrap();
                     b.copy_from_peer(&x, &mut y).unwrap();
-                    not_yet("the copy", || b.is_done().unwrap());
+                    not_yet("the copy", || b.is_complete().unwrap());
                     gates[0].open();
                     assert_eq!(b.read_blocking(&y).unwrap(), [2; 1000]);
 
@@ -224,7 +225,7 @@ fn devices_copy_from_one_another_and_wait_for_one_another() {
                     b.fill(&mut y, 3).unwrap();
                     b.copy_to_peer(&y, &mut x).unwrap();
                     let x = a.wait(b.record(x).unwrap().map_local()).unwrap();
-                    not_yet("the copy back", || a.is_done().unwrap());
+                    not_yet("the copy back", || a.is_complete().unwrap());
                     gates[1].open();
                     assert_eq!(a.read_blocking(&x).unwrap(), [3; 1000]);
 
@@ -275,7 +276,7 @@ fn forgetting_leaks_and_corrupts_nothing() {
             b.copy_to_device(&reading, &mut y).unwrap();
             std::mem::forget(reading);
             let returned = a.unshare(shared).unwrap_err();
-            assert!(matches!(returned.error, Error::StillShared { holders: 1 }), "for good");
+            assert!(matches!(returned.error, Error::StillShared { ref_count: 1 }), "for good");
             drop(returned);
             gate.open();
             a.synchronize().unwrap();
@@ -295,15 +296,15 @@ fn pieces_join_again_in_order_only() {
         lanes(device, |a, b, _| {
             let data: Vec<u32> = (0..10).collect();
             let x = a.upload_blocking(&data).unwrap();
-            let mut pieces = x.split(3).unwrap();
+            let mut pieces = x.split_even(3).unwrap();
             assert_eq!(pieces.iter().map(|p| p.len()).collect::<Vec<_>>(), [4, 3, 3]);
             // The pieces can go to different streams.
-            let middle = a.hand(pieces.remove(1), &b).unwrap();
+            let middle = a.hand_off(pieces.remove(1), &b).unwrap();
             assert_eq!(b.read_blocking(&middle).unwrap(), [4, 5, 6]);
             let returned = On::<_, DeviceBuffer<u32>>::join(pieces).unwrap_err();
             assert!(matches!(returned.error, Error::NotAdjacent { .. }));
             let mut pieces = returned.value;
-            pieces.insert(1, b.hand(middle, &a).unwrap());
+            pieces.insert(1, b.hand_off(middle, &a).unwrap());
             pieces.swap(0, 1);
             let mut pieces = On::<_, DeviceBuffer<u32>>::join(pieces).unwrap_err().value;
             pieces.swap(0, 1);
@@ -314,15 +315,15 @@ fn pieces_join_again_in_order_only() {
             assert!(matches!(returned.error, Error::NotAdjacent { .. }));
             let [p, q] = [(); 2].map(|()| device.pinned::<u8>(4096).unwrap());
             assert!(matches!(PinnedBuffer::join(vec![p, q]).unwrap_err().error, Error::NotAdjacent { .. }));
-            let [p, q] = [(); 2].map(|()| device.pinned::<u8>(2).unwrap().split(2).unwrap().remove(0));
+            let [p, q] = [(); 2].map(|()| device.pinned::<u8>(2).unwrap().split_even(2).unwrap().remove(0));
             assert!(matches!(PinnedBuffer::join(vec![p, q]).unwrap_err().error, Error::NotAdjacent { .. }));
-            let mut pinned = PinnedBuffer::join(device.pinned_from(&data).unwrap().split(10).unwrap()).unwrap();
+            let mut pinned = PinnedBuffer::join(device.pinned_from(&data).unwrap().split_even(10).unwrap()).unwrap();
             assert_eq!(*pinned, *data);
             pinned[9] = 0;
             // A buffer can be split into more pieces than it has elements, and into none.
-            assert_eq!(PinnedBuffer::join(pinned.split(20).unwrap()).unwrap()[8..], [8, 0]);
-            assert!(device.pinned::<u8>(5).unwrap().split(0).unwrap().is_empty());
-            assert!(filled(a, 5, 0).split(0).unwrap().is_empty());
+            assert_eq!(PinnedBuffer::join(pinned.split_even(20).unwrap()).unwrap()[8..], [8, 0]);
+            assert!(device.pinned::<u8>(5).unwrap().split_even(0).unwrap().is_empty());
+            assert!(filled(a, 5, 0).split_even(0).unwrap().is_empty());
         });
     });
 }
@@ -344,10 +345,10 @@ fn buffers_without_elements() {
             let (x, host) = b.unshare(shared).unwrap();
             let (x, host) = b.record((x, host)).unwrap().synchronize().unwrap();
             assert!(x.is_empty() && host.is_empty());
-            assert!(x.split(3).unwrap().iter().all(DeviceBuffer::is_empty));
+            assert!(x.split_even(3).unwrap().iter().all(DeviceBuffer::is_empty));
             let mut ring = Ring::new(0, move || device.pinned::<u8>(0)).unwrap();
-            let slot = ring.take().unwrap();
-            ring.give(slot);
+            let slot = ring.acquire().unwrap();
+            ring.recycle(slot);
         });
     });
 }

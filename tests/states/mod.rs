@@ -12,7 +12,7 @@ mod streams;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use thalweg::{AnyStream, Device, DeviceBuffer, Lane, LiveBrand, On, Stream, kernel};
+use thalweg::{AnyStream, Device, DeviceBuffer, LiveBrand, On, Scoped, Stream, kernel};
 
 kernel! {
     unsafe fn panics(cx: impl Simt)
@@ -31,7 +31,7 @@ kernel! {
 /// Runs `check` on three streams of `device`.
 fn lanes<T>(
     device: Device,
-    check: impl for<'a, 'b, 'c> FnOnce(Stream<Lane<'a>>, Stream<Lane<'b>>, Stream<Lane<'c>>) -> T,
+    check: impl for<'a, 'b, 'c> FnOnce(Stream<Scoped<'a>>, Stream<Scoped<'b>>, Stream<Scoped<'c>>) -> T,
 ) -> T {
     let [a, b, c] = [(); 3].map(|()| AnyStream::new(device).unwrap());
     a.enter(|&a| b.enter(|&b| c.enter(|&c| check(a, b, c))))

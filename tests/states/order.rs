@@ -9,7 +9,7 @@ use std::thread;
 use testkit::devices::{everywhere, everywhere_and_seeded};
 use testkit::gate::Gate;
 use testkit::tasks::block_on;
-use thalweg::{Device, Error, Query, stream_tags};
+use thalweg::{Device, Error, QueryResult, stream_tags};
 
 use super::{filled, lanes, not_yet, soon};
 
@@ -25,11 +25,11 @@ fn wait_waits() {
             let mut host = host;
             b.copy_to_host(&x, &mut host).unwrap();
             let done = b.record((x, host)).unwrap();
-            not_yet("the copy", || done.is_ready().unwrap() || b.is_done().unwrap() || a.is_done().unwrap());
+            not_yet("the copy", || done.is_complete().unwrap() || b.is_complete().unwrap() || a.is_complete().unwrap());
             gate.open();
             let (_, host) = done.synchronize().unwrap();
             assert_eq!(*host, [2; 1000]);
-            soon("the end", || a.is_done().unwrap() && b.is_done().unwrap());
+            soon("the end", || a.is_complete().unwrap() && b.is_complete().unwrap());
         });
     });
 }
@@ -42,13 +42,14 @@ fn hand_waits() {
             let gate = Gate::closed(device);
             gate.hold(&a);
             a.fill(&mut x, 2).unwrap();
-            let x = a.hand(x, &b).unwrap();
-            // The stream uses one event for every `hand`. The wait of the first must not be lost.
-            let other = a.hand(a.bind(host).unwrap(), &c).unwrap();
-            let mut host = c.hand(other, &b).unwrap();
+            let x = a.hand_off(x, &b).unwrap();
+            // The stream uses one event for every `hand_off`. The wait of the first must not be
+            // lost.
+            let other = a.hand_off(a.bind(host).unwrap(), &c).unwrap();
+            let mut host = c.hand_off(other, &b).unwrap();
             b.copy_to_host(&x, &mut host).unwrap();
             let host = b.record(host).unwrap();
-            not_yet("the copy", || host.is_ready().unwrap());
+            not_yet("the copy", || host.is_complete().unwrap());
             gate.open();
             assert_eq!(*host.synchronize().unwrap(), [2; 1000]);
         });
@@ -68,8 +69,8 @@ fn query_gives_the_event_again_until_the_work_is_done() {
             let mut event = a.record(host).unwrap();
             for _ in 0..100 {
                 event = match event.query().unwrap() {
-                    Query::Pending(event) => event,
-                    Query::Ready(_) => panic!("ready behind a closed gate"),
+                    QueryResult::Pending(event) => event,
+                    QueryResult::Ready(_) => panic!("ready behind a closed gate"),
                 };
             }
             assert!(end.elapsed(&start).unwrap().is_none());
@@ -78,8 +79,8 @@ fn query_gives_the_event_again_until_the_work_is_done() {
             assert!(end.elapsed(&start).unwrap().is_some());
             loop {
                 match event.query().unwrap() {
-                    Query::Pending(e) => event = e,
-                    Query::Ready(host) => break assert_eq!(*host, [5; 10]),
+                    QueryResult::Pending(e) => event = e,
+                    QueryResult::Ready(host) => break assert_eq!(*host, [5; 10]),
                 }
             }
         });
@@ -132,7 +133,7 @@ fn blocking_calls_wait() {
             call(&mut || a.write_blocking(&[6; 10], &mut x).unwrap());
             call(&mut || assert_eq!(a.record(()).unwrap().synchronize().unwrap(), ()));
             assert_eq!(a.read_blocking(&x).unwrap(), [6; 10]);
-            call(&mut || drop(a.alloc_zeroed::<u32>(10).unwrap().idle().unwrap()));
+            call(&mut || drop(a.alloc_zeroed::<u32>(10).unwrap().synchronize().unwrap()));
         });
     });
 }
@@ -152,15 +153,15 @@ fn readers_wait_for_the_producer_and_the_next_writer_for_every_reader() {
             b.copy(&first, &mut on_b).unwrap();
             reading.hold(&c);
             c.copy(&second, &mut on_c).unwrap();
-            not_yet("a reader", || b.is_done().unwrap());
+            not_yet("a reader", || b.is_complete().unwrap());
             drop((second, first));
             producing.open();
-            soon("a reader", || b.is_done().unwrap());
+            soon("a reader", || b.is_complete().unwrap());
 
             // Only the reader on `c` still has pending work.
             let mut x = a.unshare(shared).unwrap();
             a.fill(&mut x, 3).unwrap();
-            not_yet("the writer", || a.is_done().unwrap());
+            not_yet("the writer", || a.is_complete().unwrap());
             reading.open();
             assert_eq!(a.read_blocking(&x).unwrap(), [3; 500]);
             assert_eq!(b.read_blocking(&on_b).unwrap(), [2; 500]);
@@ -214,12 +215,12 @@ fn unshare_is_refused_while_others_hold_on() {
         lanes(device, |a, b, _| {
             let shared = a.share(filled(a, 5, 1)).unwrap();
             let (clone, reading) = (shared.clone(), b.reading(&shared).unwrap());
-            assert_eq!(shared.holders(), 3);
+            assert_eq!(shared.ref_count(), 3);
             let returned = a.unshare(shared).unwrap_err();
-            assert!(matches!(returned.error, Error::StillShared { holders: 2 }));
+            assert!(matches!(returned.error, Error::StillShared { ref_count: 2 }));
             drop(clone);
             let returned = b.unshare(returned.value).unwrap_err();
-            assert!(matches!(returned.error, Error::StillShared { holders: 1 }));
+            assert!(matches!(returned.error, Error::StillShared { ref_count: 1 }));
             drop(reading);
             assert_eq!(a.read_blocking(&a.unshare(returned.value).unwrap()).unwrap(), [1; 5]);
         });
@@ -260,10 +261,10 @@ fn one_stream_may_be_handed_from_by_several_threads() {
                 for step in 0..500 {
                     let v = i + 4 * step;
                     left.fill(&mut x, v).unwrap();
-                    let there = left.hand(x, &right).unwrap();
+                    let there = left.hand_off(x, &right).unwrap();
                     let mut copy = right.alloc(64).unwrap();
                     right.copy(&there, &mut copy).unwrap();
-                    x = right.hand(there, &left).unwrap();
+                    x = right.hand_off(there, &left).unwrap();
                     if step % 50 == 0 {
                         assert_eq!(right.read_blocking(&copy).unwrap(), [v; 64]);
                     }
@@ -351,7 +352,7 @@ fn a_sleeping_wait_lasts_until_the_work_is_done_and_keeps_no_core_busy() {
                 });
                 #[cfg(target_os = "linux")]
                 let before = own_time();
-                assert_eq!(*done.synchronize_asleep().unwrap(), [2; 1000]);
+                assert_eq!(*done.synchronize_sleeping().unwrap(), [2; 1000]);
                 assert_eq!(opened.load(Ordering::SeqCst), 1);
                 #[cfg(target_os = "linux")]
                 if let Some((before, after)) = before.zip(own_time()) {

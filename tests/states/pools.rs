@@ -6,7 +6,7 @@ use std::thread;
 
 use testkit::devices::{everywhere, everywhere_and_seeded};
 use testkit::gate::Gate;
-use thalweg::{Device, Error, Event, PinnedPool, Ring, Stall};
+use thalweg::{Device, Error, Event, HostWait, PinnedPool, Ring};
 
 use super::{filled, lanes, not_yet};
 
@@ -69,15 +69,15 @@ fn a_pool_keeps_to_its_budget() {
 
 /// Counts the blocks that a device's own pool makes. No other test may use the device.
 fn made(device: Device, run: impl FnOnce()) -> u64 {
-    device.tally().enable();
+    device.sync_stats().enable();
     run();
-    device.tally().disable();
-    let report = device.tally().report();
-    report.stalls().iter().filter(|s| s.kind == Stall::PinnedAllocation).map(|s| s.count).sum()
+    device.sync_stats().disable();
+    let report = device.sync_stats().report();
+    report.waits().iter().filter(|s| s.kind == HostWait::PinnedAllocation).map(|s| s.count).sum()
 }
 
-/// Without the limit on what a pool keeps, 60 buffers of growing size, one alive at a time, keep 610
-/// MiB. What takes time here is that nearly 2 GiB of memory are cleared.
+/// Without the limit on what a pool keeps, 60 buffers of growing size, one alive at a time, keep
+/// 610 MiB. What takes time here is that nearly 2 GiB of memory are cleared.
 #[test]
 fn sizes_that_grow_leave_no_trail_of_page_locked_memory() {
     const MIB: usize = 1 << 20;
@@ -103,7 +103,8 @@ fn sizes_that_grow_leave_no_trail_of_page_locked_memory() {
     }
     device.trim().unwrap();
     assert_eq!((pool.in_use(), pool.cached()), (0, 0));
-    // The peak of memory in use counts from the last trim, so it is 30 MiB now. Up to 64 MiB are always kept.
+    // The peak of memory in use counts from the last trim, so it is 30 MiB now. Up to 64 MiB are
+    // always kept.
     for n in [1, 4, 16, 64] {
         drop((0..n).map(|_| device.pinned::<u8>(30 * MIB / n).unwrap()).collect::<Vec<_>>());
     }
@@ -201,24 +202,24 @@ fn a_ring_makes_lost_slots_anew_and_waits_for_the_others() {
             let mut ring = Ring::new(2, make).unwrap();
             let x = filled(a, 100, 6);
             let gate = Gate::closed(device);
-            let mut host = a.wait(ring.take().unwrap()).unwrap();
+            let mut host = a.wait(ring.acquire().unwrap()).unwrap();
             gate.hold(&a);
             a.copy_to_host(&x, &mut host).unwrap();
-            ring.give(a.record(host).unwrap());
-            drop(ring.take().unwrap()); // The ring loses this slot.
-            let pending = ring.take().unwrap();
-            not_yet("a slot", || pending.is_ready().unwrap());
-            let anew = ring.take().unwrap();
-            assert!(anew.is_ready().unwrap());
+            ring.recycle(a.record(host).unwrap());
+            drop(ring.acquire().unwrap()); // The ring loses this slot.
+            let pending = ring.acquire().unwrap();
+            not_yet("a slot", || pending.is_complete().unwrap());
+            let anew = ring.acquire().unwrap();
+            assert!(anew.is_complete().unwrap());
             assert_eq!(made.load(Ordering::SeqCst), 3);
-            ring.give(pending);
-            ring.give(anew);
+            ring.recycle(pending);
+            ring.recycle(anew);
             // The ring has its slots already and drops this one.
-            ring.give(Event::ready(device.pinned(0).unwrap()));
+            ring.recycle(Event::ready(device.pinned(0).unwrap()));
             gate.open();
             ring.synchronize().unwrap();
-            assert_eq!(*ring.take().unwrap().synchronize().unwrap(), [6; 100]);
-            assert_eq!(ring.take().unwrap().synchronize().unwrap().len(), 100);
+            assert_eq!(*ring.acquire().unwrap().synchronize().unwrap(), [6; 100]);
+            assert_eq!(ring.acquire().unwrap().synchronize().unwrap().len(), 100);
         });
     });
 }

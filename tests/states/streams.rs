@@ -13,8 +13,8 @@ fn a_tag_is_one_stream_for_good() {
     stream_tags!(Here, There);
     let (device, other) = (Device::cpu().unwrap(), Device::new_cpu().unwrap());
     let stream = device.stream::<Here>().unwrap();
-    assert_eq!(stream.serial(), device.stream::<Here>().unwrap().serial());
-    assert_ne!(stream.serial(), device.stream::<There>().unwrap().serial());
+    assert_eq!(stream.unique_id(), device.stream::<Here>().unwrap().unique_id());
+    assert_ne!(stream.unique_id(), device.stream::<There>().unwrap().unique_id());
     let error = other.stream::<Here>().unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, Error::TagBound { priority: 0, .. }) && text.contains("Here"), "{text}");
@@ -54,7 +54,7 @@ fn priorities_are_those_the_device_has() {
 #[test]
 fn a_pool_without_a_free_stream_waits_for_one() {
     everywhere(|device| {
-        assert!(matches!(StreamPool::new(device, 0), Err(Error::Parameter { name: "lanes", .. })));
+        assert!(matches!(StreamPool::new(device, 0), Err(Error::Parameter { name: "streams", .. })));
         let pool = StreamPool::new(device, 1).unwrap();
         let (entered, inside) = mpsc::channel();
         let order = Mutex::new(Vec::new());
@@ -62,7 +62,7 @@ fn a_pool_without_a_free_stream_waits_for_one() {
             let (started, second) = mpsc::channel();
             scope.spawn(|| {
                 let second = second;
-                pool.lane(|_| {
+                pool.with_stream(|_| {
                     entered.send(()).unwrap();
                     second.recv().unwrap();
                     (0..100).for_each(|_| thread::yield_now());
@@ -71,13 +71,14 @@ fn a_pool_without_a_free_stream_waits_for_one() {
             });
             inside.recv().unwrap();
             started.send(()).unwrap();
-            pool.lane(|_| order.lock().unwrap().push(2));
+            pool.with_stream(|_| order.lock().unwrap().push(2));
         });
         assert_eq!(*order.lock().unwrap(), [1, 2]);
         // A panic also gives the stream back.
-        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pool.lane(|_| panic!("on purpose"))));
+        let panicked =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pool.with_stream(|_| panic!("on purpose"))));
         assert!(panicked.is_err());
-        pool.lane(|s| s.synchronize()).unwrap();
+        pool.with_stream(|s| s.synchronize()).unwrap();
     });
 }
 
@@ -85,9 +86,10 @@ fn a_pool_without_a_free_stream_waits_for_one() {
 fn lanes_of_a_pool_are_different_streams() {
     everywhere_and_seeded(|device| {
         let pool = StreamPool::new(device, 3).unwrap();
-        let serials = pool.lane(|a| pool.lane(|b| pool.lane(|c| [a.serial(), b.serial(), c.serial()])));
+        let serials = pool
+            .with_stream(|a| pool.with_stream(|b| pool.with_stream(|c| [a.unique_id(), b.unique_id(), c.unique_id()])));
         assert!(serials[0] != serials[1] && serials[1] != serials[2] && serials[0] != serials[2]);
-        let again = pool.lane(|a| a.serial());
+        let again = pool.with_stream(|a| a.unique_id());
         assert!(serials.contains(&again));
     });
 }
@@ -95,7 +97,7 @@ fn lanes_of_a_pool_are_different_streams() {
 #[test]
 fn a_thread_has_one_stream_of_each_device() {
     everywhere(|device| {
-        let serial = || device.per_thread(|s| s.serial()).unwrap();
+        let serial = || device.per_thread(|s| s.unique_id()).unwrap();
         let mine = serial();
         assert_eq!(mine, serial());
         assert_eq!(mine, device.per_thread(|_| serial()).unwrap());

@@ -1,6 +1,7 @@
-//! The steps that a buffer of either kind can take: moves, records, shares, splits, joins and drops.
+//! The steps that a buffer of either kind can take: moves, records, shares, splits, joins and
+//! drops.
 
-use thalweg::{Error, LiveBrand, Query, Returned};
+use thalweg::{Error, LiveBrand, QueryResult, Returned};
 
 use super::failure::{Outcome, claim};
 use super::program::MOST;
@@ -27,8 +28,8 @@ impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> Streams<A, B, C> {
     pub(crate) fn query_one<R: Buffer>(self, slot: &mut Slot<A, B, C, R>) -> Outcome {
         slot.state = match slot.take() {
             State::Event(event) => match event.query()? {
-                Query::Ready(r) => State::Idle(slot.seen(r)?),
-                Query::Pending(event) => State::Event(event),
+                QueryResult::Ready(r) => State::Idle(slot.seen(r)?),
+                QueryResult::Pending(event) => State::Event(event),
             },
             state => state,
         };
@@ -65,7 +66,7 @@ impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> Streams<A, B, C> {
                         claim("unshared, although others held it", others == 0)?;
                         State::On(x)
                     }
-                    Err(Returned { error: Error::StillShared { holders }, value }) => {
+                    Err(Returned { error: Error::StillShared { ref_count: holders }, value }) => {
                         claim("not unshared, although nobody held it", others > 0)?;
                         claim("another number of holders", holders == others)?;
                         handles.push(value);

@@ -1,4 +1,5 @@
-//! What a step does to the buffers: fills, kernels, copies, the host's reads and writes, frames and host functions.
+//! What a step does to the buffers: fills, kernels, copies, the host's reads and writes, frames and
+//! host functions.
 
 use thalweg::{DeviceKind, LiveBrand, Region, kernel};
 
@@ -250,7 +251,7 @@ impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> World<A, B, C> {
     /// copied to a buffer.
     pub(crate) fn frame(&mut self, i: usize, t: usize, how: u8) -> Outcome {
         note!(self, "a frame of the ring to device {i} on {t}: {how}");
-        let event = self.ring.take()?;
+        let event = self.ring.acquire()?;
         let (mut host_want, mut want) = self.frames.pop_front().unwrap_or_else(|| (vec![0; FRAME], vec![0; FRAME]));
         let v = self.number();
         let mut pair = if how.is_multiple_of(2) {
@@ -288,7 +289,7 @@ impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> World<A, B, C> {
             0 => drop(pair),
             1 => drop(self.on.record::<Pair>(pair)?),
             _ => {
-                self.ring.give(self.on.record::<Pair>(pair)?);
+                self.ring.recycle(self.on.record::<Pair>(pair)?);
                 self.frames.push_back((host_want, want));
             }
         }
@@ -350,7 +351,7 @@ impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> World<A, B, C> {
         self.device.check()?;
         on!(self.on, t, |s| {
             let start = s.timestamp()?;
-            s.is_done()?;
+            s.is_complete()?;
             s.timestamp()?.elapsed(&start)?;
         });
         self.pool.trim();

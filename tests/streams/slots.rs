@@ -1,4 +1,5 @@
-//! A buffer in each of its states beside the contents it should have, and what brings it to a stream or to the host.
+//! A buffer in each of its states beside the contents it should have, and what brings it to a
+//! stream or to the host.
 
 use std::mem::replace;
 
@@ -26,10 +27,10 @@ macro_rules! buffer {
                 $look
             }
             fn split_idle(self, n: usize) -> Vec<Self> {
-                self.split(n).unwrap()
+                self.split_even(n).unwrap()
             }
             fn split<S: LiveBrand>(x: Self::On<S>, n: usize) -> Vec<Self::On<S>> {
-                x.split(n).unwrap()
+                x.split_even(n).unwrap()
             }
             fn join_idle(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
                 Self::join(pieces)

@@ -1,6 +1,6 @@
 //! The three streams of a program, their transitions, and values that belong to one of the three.
 
-use thalweg::{Event, LiveBrand, Query, Reading, Resource, Returned, Shared, Stream};
+use thalweg::{Event, LiveBrand, QueryResult, Resource, Returned, Shared, SharedRead, Stream};
 
 use super::failure::Outcome;
 
@@ -22,7 +22,7 @@ impl<X, Y, Z> Of<X, Y, Z> {
 }
 
 pub(crate) type Ordered<A, B, C, R> = Of<<R as Resource>::On<A>, <R as Resource>::On<B>, <R as Resource>::On<C>>;
-pub(crate) type Readings<A, B, C, R> = Of<Reading<A, R>, Reading<B, R>, Reading<C, R>>;
+pub(crate) type Readings<A, B, C, R> = Of<SharedRead<A, R>, SharedRead<B, R>, SharedRead<C, R>>;
 
 /// Does the same as [`on`]. `of` marks a value as that stream's.
 macro_rules! with {
@@ -135,7 +135,7 @@ impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> Streams<A, B, C> {
     }
 
     pub(crate) fn hand<R: Resource>(self, x: Ordered<A, B, C, R>, t: usize) -> Outcome<Ordered<A, B, C, R>> {
-        Ok(each!(self, x, |s, x| with!(self, t, |to, of| of(s.hand(x, &to)?))))
+        Ok(each!(self, x, |s, x| with!(self, t, |to, of| of(s.hand_off(x, &to)?))))
     }
 
     pub(crate) fn share<R: Resource>(self, x: Ordered<A, B, C, R>) -> Outcome<Shared<R>> {
@@ -166,8 +166,8 @@ impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> Streams<A, B, C> {
         }
         loop {
             match event.query()? {
-                Query::Ready(r) => return Ok(r),
-                Query::Pending(e) => event = e,
+                QueryResult::Ready(r) => return Ok(r),
+                QueryResult::Pending(e) => event = e,
             }
             std::thread::yield_now();
         }

@@ -1,4 +1,5 @@
-//! Everything that a program works on: how it begins, which step a number means, and the checks at the end.
+//! Everything that a program works on: how it begins, which step a number means, and the checks at
+//! the end.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -49,7 +50,7 @@ impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> World<A, B, C> {
         let make = move || {
             let mut host = lender.take(FRAME)?;
             host.fill(0);
-            Ok((host, other.enter(|s| s.alloc_zeroed(FRAME)?.idle())?))
+            Ok((host, other.enter(|s| s.alloc_zeroed(FRAME)?.synchronize())?))
         };
         let mut world = Self {
             on,
@@ -182,7 +183,7 @@ impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> World<A, B, C> {
             self.on.land(&mut self.pinned[i], 0)?;
         }
         for (host_want, _) in std::mem::take(&mut self.frames) {
-            let (host, _) = self.ring.take()?.synchronize()?;
+            let (host, _) = self.ring.acquire()?.synchronize()?;
             equal("a slot of the ring", &host, &host_want)?;
         }
         for (t, (calls, seen)) in self.calls.iter().enumerate() {

@@ -11,7 +11,7 @@ fn main() -> thalweg::Result<()> {
             (&*input, &mut *x),
             (&*input, &mut *y),
             |a, (input, x)| a.copy(x, input), // bug
-            //~^ E0596 `Lent<`
+            //~^ E0596 `BranchRef<`
             |a, (input, x)| a.copy(input, x), // fix
             |b, (input, y)| b.copy(input, y),
         )

@@ -7,7 +7,7 @@ fn main() -> thalweg::Result<()> {
         let s = *s;
         let serial = s.serial();
         s.launch_host(move || println!("{s:?}")) // bug
-        //~^ E0521 `Stream<Lane<`
+        //~^ E0521 `Stream<Scoped<`
         s.launch_host(move || println!("{serial}")) // fix
     })
 }

@@ -7,7 +7,7 @@ fn main() -> Result<()> {
         let mut x = s.alloc::<u8>(16)?;
         s.fill(&mut x, 1)?;
         Ok(x) // bug
-        //~^ error `Lane<` `DeviceBuffer<u8>`
+        //~^ error `Scoped<` `DeviceBuffer<u8>`
         Ok(s.record(x)?) // fix
     })?;
     drop(filled);

@@ -6,7 +6,7 @@ fn main() -> thalweg::Result<()> {
     let mut kept = None;
     pool.lane(|s| {
         kept = s.alloc::<u8>(16).ok(); // bug
-        //~^ E0521 `Lane<` `DeviceBuffer<u8>`
+        //~^ E0521 `Scoped<` `DeviceBuffer<u8>`
         kept = s.alloc::<u8>(16).ok().and_then(|x| s.record(x).ok()); // fix
     });
     drop(kept);

@@ -4,7 +4,7 @@ use thalweg::{Device, StreamPool};
 fn main() -> thalweg::Result<()> {
     let pool = StreamPool::new(Device::cpu()?, 2)?;
     let lane = pool.lane(|s| *s); // bug
-    //~^ error `Stream<Lane<`
+    //~^ error `Stream<Scoped<`
     let lane = pool.lane(|s| s.serial()); // fix
     println!("{lane:?}");
     Ok(())

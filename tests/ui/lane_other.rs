@@ -13,7 +13,7 @@ fn main() -> Result<()> {
         b.enter(|b| {
             let x = a.hand(x, b)?; // fix
             clear(b, x)
-            //~^ E0521 `Lane<`
+            //~^ E0521 `Scoped<`
         })
     })
 }

@@ -24,5 +24,5 @@ fn main() -> thalweg::Result<()> {
     let mut y = compute.reading(&y)?; // bug
     let mut y = compute.unshare(y)?; // fix
     double(&compute, 16, &x, &mut y)
-    //~^ E0596 `Reading<Compute, DeviceBuffer<f32>>`
+    //~^ E0596 `SharedRead<Compute, DeviceBuffer<f32>>`
 }

@@ -1,4 +1,5 @@
-//! The host side of a declaration, without the promise that arguments which pass `require` are sound.
+//! The host side of a declaration, without the promise that arguments which pass `require` are
+//! sound.
 thalweg::ptx! {}
 
 thalweg::simt::__launcher! {

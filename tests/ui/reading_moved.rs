@@ -9,7 +9,7 @@ fn main() -> thalweg::Result<()> {
     let shared = up.share(up.alloc::<u8>(16)?)?;
     let reading = compute.reading(&shared)?;
     let image = *reading; // bug
-    //~^ E0507 `Reading<Compute, DeviceBuffer<u8>>` `On<Compute, DeviceBuffer<u8>>`
+    //~^ E0507 `SharedRead<Compute, DeviceBuffer<u8>>` `On<Compute, DeviceBuffer<u8>>`
     let image = &*reading; // fix
     compute.read_blocking(&image)?;
     Ok(())

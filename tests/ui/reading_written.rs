@@ -10,5 +10,5 @@ fn main() -> thalweg::Result<()> {
     let mut image = compute.reading(&shared)?; // bug
     let mut image = compute.unshare(shared)?; // fix
     compute.zero(&mut image)
-    //~^ E0596 `Reading<Compute, DeviceBuffer<u8>>`
+    //~^ E0596 `SharedRead<Compute, DeviceBuffer<u8>>`
 }

@@ -17,7 +17,7 @@ fn main() {
     is_resource::<Event<Idle>>(); // bug
     //~^ E0277 `Event<DeviceBuffer<u8>>` `Resource`
     is_resource::<Reading<Work, Idle>>(); // bug
-    //~^ E0277 `Reading<Work, DeviceBuffer<u8>>` `Resource`
+    //~^ E0277 `SharedRead<Work, DeviceBuffer<u8>>` `Resource`
     is_resource::<Stream<Work>>(); // bug
     //~^ E0277 `Stream<Work>` `Resource`
     is_resource::<Arc<Idle>>(); // bug

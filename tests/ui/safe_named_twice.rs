@@ -1,4 +1,5 @@
-//! Two parameters that a macro names alike. The compiler for the GPU could take the other one for the extent.
+//! Two parameters that a macro names alike. The compiler for the GPU could take the other one for
+//! the extent.
 use thalweg::{kernel, ptx};
 
 ptx! {}

@@ -4,30 +4,33 @@
 //! cargo bench -p thalweg-train --bench kernels [-- augmentation | limited]
 //! ```
 //!
-//! The kernels that memory limits are compared with a copy within the device that moves as many bytes,
-//! as many as the work must read and write once. Attention has 12 heads of 64 elements in `bf16` and 16
-//! sequences; its rate counts 4 T T 64 operations for each sequence and head, and 3.5 times as many for
-//! forward and backward together, as `benches/peers/torch_kernels.py` does. Buffers are used in turn, so
-//! that nothing is in the caches. Each time is the median between two events.
+//! The kernels that memory limits are compared with a copy within the device that moves as many
+//! bytes, as many as the work must read and write once. Attention has 12 heads of 64 elements in
+//! `bf16` and 16 sequences; its rate counts 4 T T 64 operations for each sequence and head, and 3.5
+//! times as many for forward and backward together, as `benches/peers/torch_kernels.py` does.
+//! Buffers are used in turn, so that nothing is in the caches. Each time is the median between two
+//! events.
 //!
-//! Augmentation reads images of 256 x 256 pixels once and writes 224 x 224 numbers for each of their three
-//! channels.
+//! Augmentation reads images of 256 x 256 pixels once and writes 224 x 224 numbers for each of
+//! their three channels.
 //!
-//! `augmentation` leaves out the rest, and `limited` leaves out attention, cross-entropy, AdamW by a gradient of
-//! `f32`, and augmentation.
+//! `augmentation` leaves out the rest, and `limited` leaves out attention, cross-entropy, AdamW by
+//! a gradient of `f32`, and augmentation.
 //!
-//! On the CPU device the sizes are small, and no limit is known: that run only shows that the program works.
+//! On the CPU device the sizes are small, and no limit is known: that run only shows that the
+//! program works.
 
 use std::time::Duration;
 
 use thalweg::simt::bf16;
-use thalweg::{Device, DeviceBuffer, DeviceKind, On, Plain, Stream, stream_tags};
+use thalweg::{Device, DeviceBuffer, DeviceCopy, DeviceKind, On, Stream, stream_tags};
 use thalweg_kernels::train::{
-    Attention, AttentionBackward, GROUPS, PARTS, SETTINGS, adamw, adamw_bf16, attention, attention_backward, columns,
+    Attention, AttentionBackward, GROUPS, PARTS, SETTINGS, adamw, adamw_bf16, attention, attention_backward,
     cross_entropy, gelu_backward_columns, gradient_norm, norm, norm_backward, norm_columns, round_columns, settings,
+    sum_rows,
 };
 use thalweg_train::Result;
-use thalweg_vision::augment::{Augmentation, Sample};
+use thalweg_vision::augment::{AugmentInput, Augmentation};
 
 stream_tags!(Bench);
 
@@ -64,7 +67,7 @@ impl Bencher {
     }
 
     /// Makes so many buffers that none is in the caches at its next turn.
-    fn sets<T: Plain>(&self, numbers: &[T], len: usize) -> Result<Vec<Buffer<T>>> {
+    fn sets<T: DeviceCopy>(&self, numbers: &[T], len: usize) -> Result<Vec<Buffer<T>>> {
         let sets = if self.gpu { (COLD / (len * size_of::<T>())).clamp(1, 15) + 1 } else { 1 };
         let all: Vec<T> = numbers.iter().copied().cycle().take(len).collect();
         (0..sets).map(|_| Ok(self.s.upload_blocking(&all)?)).collect()
@@ -87,7 +90,7 @@ fn numbers(n: usize) -> Vec<f32> {
     (0..n as u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 8) as f32 / (1 << 23) as f32 - 1.0).collect()
 }
 
-fn optimiser(b: &Bencher, n: usize) -> Result<()> {
+fn optimizer(b: &Bencher, n: usize) -> Result<()> {
     let mut setting = b.s.alloc(SETTINGS)?;
     settings(&b.s, 0.9999, 1e-3, 1.0, 0.9, 0.999, 1e-8, &mut setting)?;
     let g = b.s.upload_blocking(&numbers(n))?;
@@ -97,7 +100,7 @@ fn optimiser(b: &Bencher, n: usize) -> Result<()> {
     })
 }
 
-/// The optimiser by a gradient of `bf16`, and the norm of a gradient.
+/// The optimizer by a gradient of `bf16`, and the norm of a gradient.
 fn by_bf16(b: &Bencher, n: usize) -> Result<()> {
     let mut setting = b.s.alloc(SETTINGS)?;
     settings(&b.s, 0.9999, 1e-3, 1.0, 0.9, 0.999, 1e-8, &mut setting)?;
@@ -124,7 +127,7 @@ fn sums(b: &Bencher, rows: usize, width: usize) -> Result<()> {
     let (mut parts, mut to) = (b.s.alloc(GROUPS * width)?, b.s.alloc(width)?);
     let name = |what: &str| format!("{what} of {rows} x {width}");
     b.limited(&name("sums of columns, bf16,"), 2 * n, |i| {
-        Ok(columns(&b.s, shape, false, &x[i % sets], &mut parts, &mut to)?)
+        Ok(sum_rows(&b.s, shape, false, &x[i % sets], &mut parts, &mut to)?)
     })?;
     b.limited(&name("gradient of GELU, sums"), 6 * n, |i| {
         let i = i % sets;
@@ -251,7 +254,7 @@ fn augmentation(b: &Bencher, images: usize, size: usize) -> Result<()> {
     let mut samples = vec![];
     for i in 0..images {
         let parameters = options.parameters(7, 0, i as u64, SIDE as u32, SIDE as u32)?;
-        samples.push(Sample { start: i * one, height: SIDE as u32, width: SIDE as u32, parameters });
+        samples.push(AugmentInput { start: i * one, height: SIDE as u32, width: SIDE as u32, parameters });
     }
     augmenter.prepare(&b.s, &samples)?;
     let (inputs, outputs) = (rgb.len(), out.len());
@@ -284,7 +287,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Times the kernels of training that memory limits, but for the loss and the optimiser by a gradient of `f32`.
+/// Times the kernels of training that memory limits, but for the loss and the optimizer by a
+/// gradient of `f32`.
 fn limited(b: &Bencher) -> Result<()> {
     let [weights, rows] = if b.gpu { [1 << 25, 25216] } else { [1 << 20, 64] };
     for columns in [768, 1024, 2048] {
@@ -302,9 +306,9 @@ fn limited(b: &Bencher) -> Result<()> {
     by_bf16(b, weights)
 }
 
-/// Times the optimiser, the loss and attention.
+/// Times the optimizer, the loss and attention.
 fn others(b: &Bencher) -> Result<()> {
-    optimiser(b, if b.gpu { 1 << 27 } else { 1 << 20 })?;
+    optimizer(b, if b.gpu { 1 << 27 } else { 1 << 20 })?;
     let classes = if b.gpu { 32000 } else { 1000 };
     losses(b, if b.gpu { 8192 } else { 64 }, classes)?;
     let lengths: &[usize] = if b.gpu { &[197, 1024, 4096] } else { &[64] };

@@ -11,28 +11,30 @@ use std::time::Instant;
 
 use thalweg::simt::bf16;
 use thalweg::{Device, stream_tags};
-use thalweg_train::{Batch, Config, Precision, Result, TokenTransformer};
+use thalweg_train::{Precision, Result, TokenBatch, TokenTransformer, TokenTransformerConfig};
 
 stream_tags!(Train);
 
 fn time<E: Precision>(name: &str, [sequences, tokens, width, heads, depth]: [usize; 5]) -> Result<()> {
     let device = Device::best()?;
-    let config = Config { width, heads, depth, ..Config::default() };
+    let config =
+        TokenTransformerConfig { embed_dim: width, num_heads: heads, depth, ..TokenTransformerConfig::default() };
     let mut model = TokenTransformer::<_, E>::new(&device.stream::<Train>()?, config, 1)?;
     let rows = sequences * tokens;
     let number = |i: usize| (i.wrapping_mul(0x9e37_79b9) >> 8 & 0xffff) as f32 / 65536.0;
-    let numbers: Vec<f32> = (0..rows * config.inputs).map(number).collect();
+    let numbers: Vec<f32> = (0..rows * config.input_dim).map(number).collect();
     let cu_seqlens: Vec<i32> = (0..=sequences).map(|i| (i * tokens) as i32).collect();
-    let labels: Vec<i32> = (0..sequences).map(|i| (i % config.classes) as i32).collect();
-    let batch = Batch { tokens: &numbers, position: &numbers[..2 * rows], cu_seqlens: &cu_seqlens, labels: &labels };
-    let first = model.step(&batch)?.get()?;
+    let labels: Vec<i32> = (0..sequences).map(|i| (i % config.num_classes) as i32).collect();
+    let batch =
+        TokenBatch { tokens: &numbers, position: &numbers[..2 * rows], cu_seqlens: &cu_seqlens, labels: &labels };
+    let first = model.step(&batch)?.item()?;
     let (mut best, mut last) = (f64::INFINITY, first);
     for _ in 0..5 {
         let start = Instant::now();
         for _ in 0..9 {
             model.step(&batch)?;
         }
-        last = model.step(&batch)?.get()?;
+        last = model.step(&batch)?.item()?;
         best = best.min(start.elapsed().as_secs_f64() / 10.0);
     }
     assert!(last < first, "the loss falls from {first}, and not to {last}");

@@ -1,5 +1,5 @@
-//! Trains on randomly augmented images: the upload of batch N + 2 and the augmentation of batch N + 1 run
-//! beside training on batch N.
+//! Trains on randomly augmented images: the upload of batch N + 2 and the augmentation of batch N +
+//! 1 run beside training on batch N.
 //!
 //! ```text
 //! upload  | up 0 | up 1 | up 2      | up 3      |
@@ -21,12 +21,13 @@ use thalweg::simt::bf16;
 use thalweg::{DeviceSlice, LiveBrand, Stream, Timeline, stream_tags};
 use thalweg_kernels::train::patches;
 use thalweg_train::overlap::{Augmented, AugmentedOn, augment_train};
-use thalweg_train::{Config, DeviceBatch, Result, Tensors, TokenTransformer};
-use thalweg_vision::augment::{Augmentation, Sample};
+use thalweg_train::{DeviceBatch, Result, Tensors, TokenTransformer, TokenTransformerConfig};
+use thalweg_vision::augment::{AugmentInput, Augmentation};
 
 stream_tags!(Upload, Augment, Train);
 
-/// The images of a batch, the side of an image, of an augmented one and of a patch, and the batches.
+/// The images of a batch, the side of an image, of an augmented one and of a patch, and the
+/// batches.
 #[derive(Clone, Copy)]
 struct Shape {
     images: usize,
@@ -34,7 +35,7 @@ struct Shape {
     size: u32,
     patch: u32,
     items: usize,
-    config: Config,
+    config: TokenTransformerConfig,
 }
 
 fn main() -> Result<()> {
@@ -45,10 +46,16 @@ fn main() -> Result<()> {
         support::sized(gpu, (64, 768, 224, 16, 60, 256, 2), (3, 40, 16, 4, 6, 16, 1));
     let (images, items) = (args.batch(images), args.steps(items));
     let heads = if width % 64 == 0 { width / 64 } else { 2 };
-    let config = Config { inputs: 3 * (patch * patch) as usize, width, heads, depth, ..Config::default() };
+    let config = TokenTransformerConfig {
+        input_dim: 3 * (patch * patch) as usize,
+        embed_dim: width,
+        num_heads: heads,
+        depth,
+        ..TokenTransformerConfig::default()
+    };
     let shape = Shape { images, side, size, patch, items, config };
     let timeline = args.timeline(gpu)?;
-    let serial = run(&args, (&train, &train, &train), shape, 1, &Timeline::off())?;
+    let serial = run(&args, (&train, &train, &train), shape, 1, &Timeline::disabled())?;
     let overlapped = run(&args, (&upload, &augment, &train), shape, args.slots(3), &timeline)?;
     println!("{images} images of {side} x {side} a batch, augmented to {size} x {size}, width {width}, {depth} blocks");
     support::compare(serial, overlapped, items);
@@ -72,7 +79,7 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
 
     // The images stay in page-locked memory. A program would read new ones there.
     let pixels: Vec<u8> = (0..images * bytes).map(|i| (i * 31 % 251 + i / 977 % 5) as u8).collect();
-    let classes: Vec<i32> = (0..images).map(|i| (i % config.classes) as i32).collect();
+    let classes: Vec<i32> = (0..images).map(|i| (i % config.num_classes) as i32).collect();
     let gpu = upload.device();
     let (pixels, classes) = upload.bind((gpu.pinned_from(&pixels)?, gpu.pinned_from(&classes)?))?;
 
@@ -83,7 +90,7 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     let place: Vec<f32> = (0..across * across).flat_map(|i| [place(i / across), place(i % across)]).collect();
     let ends: Vec<i32> = (0..=images).map(|i| (i * count) as i32).collect();
     let (position, cu_seqlens) = (train.upload_blocking(&place.repeat(images))?, train.upload_blocking(&ends)?);
-    let mut tokens = train.alloc::<f32>(images * count * config.inputs)?;
+    let mut tokens = train.alloc::<f32>(images * count * config.input_dim)?;
 
     let mut input = |s: &Stream<U>, n: usize, batch: &mut AugmentedOn<U, f32>| {
         s.copy_to_device(&pixels, &mut batch.rgb)?;
@@ -91,7 +98,7 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
         let sample = |i: usize| {
             let (seed, epoch, index) = (7, 0, (n * images + i) as u64);
             let parameters = augmentation.parameters(seed, epoch, index, side, side)?;
-            Ok(Sample { start: i * bytes, height: side, width: side, parameters })
+            Ok(AugmentInput { start: i * bytes, height: side, width: side, parameters })
         };
         let samples = (0..images).map(sample).collect::<thalweg::Result<Vec<_>>>()?;
         Ok(batch.augmenter.prepare(s, &samples)?)
@@ -100,14 +107,14 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
         patches(s, [shape.images as u32, 3, size, patch], images, &mut tokens)?;
         let (position, cu_seqlens) = (&*position, &*cu_seqlens);
         let batch = DeviceBatch { tokens: &tokens, position, cu_seqlens, labels, padded: false };
-        drop(model.step_on(&batch)?); // `get` of the loss would make the host wait
+        drop(model.step_on(&batch)?); // `item` of the loss would make the host wait
         Ok(())
     };
     let mut go = |items, timeline: &Timeline| {
         augment_train((upload, augment, train), &mut slots, items, &mut input, &mut learn, timeline)?;
         Ok(train.synchronize()?)
     };
-    go(0..4, &Timeline::off())?; // makes the memory, and captures the graphs
+    go(0..4, &Timeline::disabled())?; // makes the memory, and captures the graphs
     let (time, ()) = args.timed(timeline, |timeline| go(4..4 + items, timeline))?;
     Ok((time, model.tensors()?))
 }

@@ -1,4 +1,5 @@
-//! Trains one model on several ranks: gradients are reduced in buckets while the backward pass goes on.
+//! Trains one model on several ranks: gradients are reduced in buckets while the backward pass goes
+//! on.
 //!
 //! ```text
 //! compute | forward | backward: head | block 2 | block 1 | embed |      | update bucket 0 | update 1 |
@@ -20,7 +21,7 @@ use thalweg::simt::bf16;
 use thalweg::{DeviceKind, LiveBrand, Stream, stream_tags};
 use thalweg_collective::{BucketSizes, Comm, Sum, World};
 use thalweg_train::overlap::DataParallel;
-use thalweg_train::{Batch, Config, Result, TokenTransformer};
+use thalweg_train::{Result, TokenBatch, TokenTransformer, TokenTransformerConfig};
 
 stream_tags!(Compute, Reduce, Alone);
 
@@ -32,14 +33,15 @@ fn main() -> Result<()> {
     let (compute, reduce) = (device.stream::<Compute>()?, device.stream::<Reduce>()?);
     let ([sequences, tokens, width, heads, depth], steps) =
         support::sized(device, ([32, 128, 1024, 16, 12], 9), ([2, 16, 16, 2, 2], 3));
-    let config = Config { width, heads, depth, ..Config::default() };
+    let config =
+        TokenTransformerConfig { embed_dim: width, num_heads: heads, depth, ..TokenTransformerConfig::default() };
 
     // This rank's part of each batch.
     let rows = sequences * tokens;
     let cu_seqlens: Vec<i32> = (0..=sequences).map(|i| (i * tokens) as i32).collect();
-    let labels: Vec<i32> = (0..sequences).map(|i| ((i + rank) % config.classes) as i32).collect();
-    let (data, position) = (support::numbers(rows * config.inputs, rank as u64), support::numbers(2 * rows, 99));
-    let batch = Batch { tokens: &data, position: &position, cu_seqlens: &cu_seqlens, labels: &labels };
+    let labels: Vec<i32> = (0..sequences).map(|i| ((i + rank) % config.num_classes) as i32).collect();
+    let (data, position) = (support::numbers(rows * config.input_dim, rank as u64), support::numbers(2 * rows, 99));
+    let batch = TokenBatch { tokens: &data, position: &position, cu_seqlens: &cu_seqlens, labels: &labels };
 
     // A step without other ranks.
     let model = TokenTransformer::new(&compute, config, 1)?;
@@ -101,7 +103,12 @@ fn main() -> Result<()> {
 }
 
 /// The time of a step, in ms.
-fn step<C: LiveBrand>(model: &mut Model<C>, batch: &Batch<'_>, sequences: usize, s: &Stream<Compute>) -> Result<f64> {
+fn step<C: LiveBrand>(
+    model: &mut Model<C>,
+    batch: &TokenBatch<'_>,
+    sequences: usize,
+    s: &Stream<Compute>,
+) -> Result<f64> {
     let start = Instant::now();
     drop(model.step(&[*batch], sequences)?);
     s.synchronize()?;
@@ -111,7 +118,7 @@ fn step<C: LiveBrand>(model: &mut Model<C>, batch: &Batch<'_>, sequences: usize,
 /// The time of a step that all ranks begin at once.
 fn together<C: LiveBrand>(
     model: &mut Model<C>,
-    batch: &Batch<'_>,
+    batch: &TokenBatch<'_>,
     sequences: usize,
     s: &Stream<Compute>,
 ) -> Result<f64> {

@@ -1,5 +1,5 @@
-//! Several ranks learn one model from photographs: each loads its shard, and upload, tokens or augmentation,
-//! training, and the reduction of the gradients run at the same time.
+//! Several ranks learn one model from photographs: each loads its shard, and upload, tokens or
+//! augmentation, training, and the reduction of the gradients run at the same time.
 //!
 //! ```text
 //! upload            | up 0 | up 1 | up 2     | up 3     |
@@ -12,8 +12,8 @@
 //! Two processes:   `thalweg launch -n 2 -- target/release/examples/distributed`
 //! Two GPUs:        `torchrun --nproc-per-node 2 --no-python target/release/examples/distributed`
 //!
-//! One model learns from adaptive tokens, another one from patches of augmented images. Some photographs
-//! are broken; all ranks have the same number of batches nevertheless.
+//! One model learns from adaptive tokens, another one from patches of augmented images. Some
+//! photographs are broken; all ranks have the same number of batches nevertheless.
 
 mod support;
 
@@ -25,15 +25,16 @@ use thalweg::simt::bf16;
 use thalweg::{Device, DeviceSlice, LiveBrand, Stream, Timeline, stream_tags};
 use thalweg_collective::{BucketSizes, Comm, World};
 use thalweg_kernels::train::patches;
-use thalweg_loader::{Loader, Options, Sample, Source, Upload};
-use thalweg_train::overlap::{Augmented, DataParallel, Learner, Photographs, augment_train, texture_prefetch};
-use thalweg_train::{Config, DeviceBatch, Result, Tensors, TokenTransformer};
+use thalweg_loader::{Loader, LoaderOptions, Sample, Source, UploadMode};
+use thalweg_train::overlap::{Augmented, DataParallel, Photographs, Trainable, augment_train, texture_prefetch};
+use thalweg_train::{DeviceBatch, Result, Tensors, TokenTransformer, TokenTransformerConfig};
 use thalweg_vision::augment::{self, Augmentation};
-use thalweg_vision::{PLANES, Params, Pipeline};
+use thalweg_vision::{PLANES, Pipeline, TokenParams};
 
 stream_tags!(Up, Make, Train, Reduce);
 
-/// The photographs of a batch of one rank, their height and width, the batches, and the width of the model.
+/// The photographs of a batch of one rank, their height and width, the batches, and the width of
+/// the model.
 #[derive(Clone, Copy)]
 struct Shape {
     images: usize,
@@ -56,14 +57,14 @@ fn main() -> Result<()> {
     let shape = Shape { images, size: size_of, items, width };
 
     let timeline = args.timeline(gpu)?;
-    let serial = tokens((&train, &train, &train), comm, shape, 1, &Timeline::off())?;
+    let serial = tokens((&train, &train, &train), comm, shape, 1, &Timeline::disabled())?;
     let overlapped = tokens((&up, &make, &train), serial.1, shape, 3, &timeline)?;
     comm = overlapped.1;
     if rank == 0 {
         println!("{size} ranks, {gpu}, {:?}; {images} photographs of each a batch, adaptive tokens", comm.backend());
         support::compare(serial.0, overlapped.0, items);
     }
-    let serial = augmented((&train, &train, &train), comm, shape, 1, &Timeline::off())?;
+    let serial = augmented((&train, &train, &train), comm, shape, 1, &Timeline::disabled())?;
     let overlapped = augmented((&up, &make, &train), serial.1, shape, 3, &timeline)?;
     if rank == 0 {
         println!("patches of augmented images");
@@ -78,34 +79,36 @@ struct Shard(Loader<i32>);
 
 impl Shard {
     fn new(gpu: Device, rank: usize, ranks: usize, Shape { images, size: [height, width], .. }: Shape) -> Result<Self> {
-        // Here a program would list the files of a folder. These are made once, so that reading costs little.
+        // Here a program would list the files of a folder. These are made once, so that reading
+        // costs little.
         let bytes = 3 * (height * width) as u64;
         let draw = |k: u64| (0..bytes).map(|i| (i * (3 + k) / 64 + k * 17) as u8).collect();
         let pictures: Vec<Arc<[u8]>> = (0..10).map(draw).collect();
         let source = Source::indexed(1000, move |index| {
             let picture = pictures[index as usize % pictures.len()].clone();
-            Sample::new(format!("photograph {index}"), (index % 10) as i32, move |canvas| {
+            Sample::new(format!("photograph {index}"), (index % 10) as i32, move |sink| {
                 if index % 11 == 5 {
                     return Err("this one is broken".into());
                 }
-                canvas.rgb(height, width)?.copy_from_slice(&picture);
+                sink.rgb(height, width)?.copy_from_slice(&picture);
                 Ok(())
             })
         });
-        let options = Options {
-            batch: images,
+        let options = LoaderOptions {
+            batch_size: images,
             shard: (rank as u64, ranks as u64),
             shuffle: Some(7),
             drop_last: true, // all ranks have the same number of batches, whatever is broken
             skip_errors: true,
-            upload: Upload::Off,
-            ..Options::default()
+            upload: UploadMode::Off,
+            ..LoaderOptions::default()
         };
         Ok(Self(Loader::new(gpu, source, options)?))
     }
 
-    /// Enqueues the upload of the next batch. Photographs that are left take the places of broken ones; if
-    /// all of them are broken, those of an earlier batch stay. Returns the indices of what is uploaded.
+    /// Enqueues the upload of the next batch. Photographs that are left take the places of broken
+    /// ones; if all of them are broken, those of an earlier batch stay. Returns the indices of what
+    /// is uploaded.
     fn upload<U: LiveBrand>(
         &mut self,
         s: &Stream<U>,
@@ -144,7 +147,13 @@ fn model<C: LiveBrand, B: LiveBrand>(
     width: usize,
 ) -> Result<Model<C, B>> {
     let heads = if width.is_multiple_of(64) { width / 64 } else { 2 };
-    let config = Config { inputs, width, heads, depth: 4, ..Config::default() };
+    let config = TokenTransformerConfig {
+        input_dim: inputs,
+        embed_dim: width,
+        num_heads: heads,
+        depth: 4,
+        ..TokenTransformerConfig::default()
+    };
     DataParallel::new(comm, TokenTransformer::new(train, config, 1)?, BucketSizes::default())
 }
 
@@ -165,7 +174,7 @@ fn tokens<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
 ) -> Result<(Run, Comm<C>)> {
     let gpu = up.device();
     let mut shard = Shard::new(gpu, comm.rank(), comm.size(), shape)?;
-    let params = Params { patch: 16, sides: 2..=4, budget: 256, ..Params::default() };
+    let params = TokenParams { patch: 16, sides: 2..=4, budget: 256, ..TokenParams::default() };
     let pipeline = Pipeline::new(gpu, params)?;
     let slots = (0..slots).map(|_| Photographs::new(up, &pipeline, &vec![shape.size; shape.images]));
     let mut slots = slots.collect::<Result<VecDeque<_>>>()?;
@@ -177,7 +186,7 @@ fn tokens<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
         texture_prefetch((up, make), &mut model, &mut slots, items, input, |_, _| Ok(()), timeline)?;
         Ok(train.synchronize()?)
     };
-    go(0..4, &Timeline::off())?; // makes the memory
+    go(0..4, &Timeline::disabled())?; // makes the memory
     let (time, ()) = support::timed(|| go(4..4 + shape.items, timeline))?;
     end(time, model)
 }
@@ -218,7 +227,7 @@ fn augmented<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
                 let sample = |place: usize| {
                     let index = indices.get(place).copied().unwrap_or_default();
                     let parameters = augmentation.parameters(7, n as u32, index, width, height)?;
-                    Ok(augment::Sample { start: place * bytes, height, width, parameters })
+                    Ok(augment::AugmentInput { start: place * bytes, height, width, parameters })
                 };
                 let samples = (0..images).map(sample).collect::<thalweg::Result<Vec<_>>>()?;
                 Ok(batch.augmenter.prepare(s, &samples)?)
@@ -227,14 +236,14 @@ fn augmented<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
                 patches(s, [images as u32, 3, side, patch], augmented, &mut tokens)?;
                 let (position, cu_seqlens) = (&*position, &*cu_seqlens);
                 let batch = DeviceBatch { tokens: &tokens, position, cu_seqlens, labels, padded: false };
-                drop(model.learn(&batch)?); // `get` of the loss would make the host wait
+                drop(model.learn(&batch)?); // `item` of the loss would make the host wait
                 Ok(())
             },
             timeline,
         )?;
         Ok(train.synchronize()?)
     };
-    go(0..4, &Timeline::off())?; // makes the memory
+    go(0..4, &Timeline::disabled())?; // makes the memory
     let (time, ()) = support::timed(|| go(4..4 + shape.items, timeline))?;
     end(time, model)
 }

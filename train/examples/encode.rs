@@ -4,9 +4,9 @@
 //! encode WEIGHTS IMAGES [--precision f32|bf16] --out RESULT
 //! ```
 //!
-//! WEIGHTS is a safetensors file with the tensors of a vision transformer as timm's. IMAGES has `images`
-//! [B, 3, S, S]. RESULT gets `features` [B, rows, width] and, if the encoder has a head, `logits` [B, classes].
-//! Without arguments, it takes the files of the tests.
+//! WEIGHTS is a safetensors file with the tensors of a vision transformer as timm's. IMAGES has
+//! `images` [B, 3, S, S]. RESULT gets `features` [B, rows, width] and, if the encoder has a head,
+//! `logits` [B, classes]. Without arguments, it takes the files of the tests.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,15 +25,15 @@ fn run<E: Precision>([weights, images]: [PathBuf; 2], out: Option<PathBuf>) -> R
     let file = Tensors::load(images)?;
     let shape = file.shape("images")?;
     let (count, config) = (shape.first().copied().unwrap_or(0), *encoder.config());
-    let pixels = file.f32("images", &[count, 3, config.size, config.size])?;
+    let pixels = file.f32("images", &[count, 3, config.image_size, config.image_size])?;
     let start = Instant::now();
     let encoding = encoder.encode(pixels)?;
-    println!("{count} images of {0} x {0} on {1} in {2:.1?}", config.size, device.name(), start.elapsed());
+    println!("{count} images of {0} x {0} on {1} in {2:.1?}", config.image_size, device.name(), start.elapsed());
 
     let mut result = Tensors::default();
-    result.insert("features", &[count, config.rows(), config.width], encoding.features);
+    result.insert("features", &[count, config.rows(), config.embed_dim], encoding.features);
     if let Some(logits) = encoding.logits {
-        result.insert("logits", &[count, config.classes], logits);
+        result.insert("logits", &[count, config.num_classes], logits);
     }
     match out {
         Some(out) => result.save(out),

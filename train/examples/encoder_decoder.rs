@@ -1,4 +1,5 @@
-//! Trains a model on the features of a frozen image encoder, which encodes the next batch meanwhile.
+//! Trains a model on the features of a frozen image encoder, which encodes the next batch
+//! meanwhile.
 //!
 //! ```text
 //! encode | encode 0 | encode 1 | encode 2 | encode 3 |
@@ -18,7 +19,10 @@ use std::collections::VecDeque;
 use thalweg::simt::bf16;
 use thalweg::{LiveBrand, Stream, Timeline, stream_tags};
 use thalweg_train::overlap::{Encoded, encoder_decoder};
-use thalweg_train::{Config, EncoderConfig, Gelu, ImageEncoder, Pool, Products, Result, Tensors, TokenTransformer};
+use thalweg_train::{
+    EncoderConfig, Gelu, ImageEncoder, MatmulBackend, Pooling, Result, Tensors, TokenTransformer,
+    TokenTransformerConfig,
+};
 
 stream_tags!(Encode, Train);
 
@@ -30,27 +34,35 @@ fn main() -> Result<()> {
         support::sized(gpu, ([224, 16, 768, 12, 12], 32, 100), ([32, 8, 16, 2, 2], 2, 6));
     let (images, items, products) = (args.batch(images), args.steps(items), args.products(gpu)?);
     let shape = EncoderConfig {
-        size,
-        patch,
+        image_size: size,
+        patch_size: patch,
         class_token: false,
-        width,
-        heads,
+        embed_dim: width,
+        num_heads: heads,
         depth,
-        classes: 0,
-        eps: 1e-6,
+        num_classes: 0,
+        norm_eps: 1e-6,
         gelu: Gelu::Tanh,
-        pool: Pool::Mean,
+        pooling: Pooling::Mean,
     };
     let classes = support::sized(gpu, 1000, 10);
-    let config = Config { inputs: width, width, heads, depth: 4, classes, ..Config::default() };
+    let config = TokenTransformerConfig {
+        input_dim: width,
+        embed_dim: width,
+        num_heads: heads,
+        depth: 4,
+        num_classes: classes,
+        ..TokenTransformerConfig::default()
+    };
 
-    // Some batches that stay on the device. A program would upload new ones to where these are copied.
+    // Some batches that stay on the device. A program would upload new ones to where these are
+    // copied.
     let sets: Vec<_> = (0..4).map(|n| support::numbers(images * 3 * size * size, n)).collect();
-    let labels: Vec<i32> = (0..images).map(|i| (i % config.classes) as i32).collect();
+    let labels: Vec<i32> = (0..images).map(|i| (i % config.num_classes) as i32).collect();
 
     let (models, data) = ((shape, config, products), (&sets[..], &labels[..]));
     let timeline = args.timeline(gpu)?;
-    let serial = learn(&args, (&train, &train), models, data, 1, items, &Timeline::off())?;
+    let serial = learn(&args, (&train, &train), models, data, 1, items, &Timeline::disabled())?;
     let overlapped = learn(&args, (&encode, &train), models, data, args.slots(2), items, &timeline)?;
     println!("{images} images of {size} x {size} a batch, an encoder of {depth} blocks, a model of 4, width {width}");
     support::compare(serial, overlapped, items);
@@ -61,7 +73,7 @@ fn main() -> Result<()> {
 fn learn<A: LiveBrand, B: LiveBrand>(
     args: &support::Arguments,
     (encode, train): (&Stream<A>, &Stream<B>),
-    (shape, config, products): (EncoderConfig, Config, Products),
+    (shape, config, products): (EncoderConfig, TokenTransformerConfig, MatmulBackend),
     (sets, labels): (&[Vec<f32>], &[i32]),
     slots: usize,
     items: usize,
@@ -69,8 +81,8 @@ fn learn<A: LiveBrand, B: LiveBrand>(
 ) -> Result<(std::time::Duration, Tensors)> {
     let mut encoder = ImageEncoder::<_, bf16>::new(encode, shape, 1)?;
     let mut model = TokenTransformer::<_, bf16>::new(train, config, 2)?;
-    encoder.set_products(products);
-    model.set_products(products);
+    encoder.set_matmul_backend(products);
+    model.set_matmul_backend(products);
     let mut slots = (0..slots).map(|_| Encoded::new(&encoder, labels.len())).collect::<Result<VecDeque<_>>>()?;
     let sets = sets.iter().map(|set| encode.upload_blocking(set)).collect::<thalweg::Result<Vec<_>>>()?;
     let labels = encode.upload_blocking(labels)?;
@@ -85,13 +97,13 @@ fn learn<A: LiveBrand, B: LiveBrand>(
                 Ok(s.copy(&labels, &mut batch.labels)?)
             },
             |_, loss| {
-                drop(loss); // `loss.get()` would make the host wait
+                drop(loss); // `loss.item()` would make the host wait
                 Ok(())
             },
             timeline,
         )
     };
-    go(0..4, &Timeline::off())?; // makes the memory, and captures the graphs
+    go(0..4, &Timeline::disabled())?; // makes the memory, and captures the graphs
     encode.synchronize()?;
     train.synchronize()?;
     let (time, ()) = args.timed(timeline, |timeline| {

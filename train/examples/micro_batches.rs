@@ -14,7 +14,7 @@ mod support;
 use thalweg::simt::bf16;
 use thalweg::{LiveBrand, Stream, Timeline, stream_tags};
 use thalweg_train::overlap::micro_batches;
-use thalweg_train::{Batch, Config, Result, TokenTransformer};
+use thalweg_train::{Result, TokenBatch, TokenTransformer, TokenTransformerConfig};
 
 stream_tags!(Forward, Train);
 
@@ -27,44 +27,45 @@ fn main() -> Result<()> {
     let ([sequences, tokens, width, heads, depth], steps) =
         support::sized(gpu, ([16, 256, 512, 8, 6], 50), ([2, 16, 16, 2, 2], 3));
     let (sequences, steps) = (args.batch(sequences * PARTS).div_ceil(PARTS), args.steps(steps));
-    let config = Config { width, heads, depth, ..Config::default() };
+    let config =
+        TokenTransformerConfig { embed_dim: width, num_heads: heads, depth, ..TokenTransformerConfig::default() };
 
     let rows = sequences * tokens;
     let cu_seqlens: Vec<i32> = (0..=sequences).map(|i| (i * tokens) as i32).collect();
     let part = |k: usize| {
-        let labels: Vec<i32> = (0..sequences).map(|i| ((i + k) % config.classes) as i32).collect();
-        (support::numbers(rows * config.inputs, k as u64), support::numbers(2 * rows, 99), labels)
+        let labels: Vec<i32> = (0..sequences).map(|i| ((i + k) % config.num_classes) as i32).collect();
+        (support::numbers(rows * config.input_dim, k as u64), support::numbers(2 * rows, 99), labels)
     };
     let parts: Vec<_> = (0..PARTS).map(part).collect();
     let batches: Vec<_> = parts
         .iter()
-        .map(|(tokens, position, labels)| Batch { tokens, position, cu_seqlens: &cu_seqlens, labels })
+        .map(|(tokens, position, labels)| TokenBatch { tokens, position, cu_seqlens: &cu_seqlens, labels })
         .collect();
 
     fn run<S: LiveBrand>(
         forward: &Stream<S>,
         model: &mut TokenTransformer<Train, bf16>,
         slots: usize,
-        (batches, steps): (&[Batch<'_>], usize),
+        (batches, steps): (&[TokenBatch<'_>], usize),
         timeline: &Timeline,
     ) -> Result<thalweg_train::Tensors> {
         for _ in 0..steps {
             let loss = micro_batches(forward, model, slots, batches, timeline)?;
-            drop(loss); // `loss.get()` would make the host wait
+            drop(loss); // `loss.item()` would make the host wait
         }
         model.tensors() // waits for all steps
     }
     let work = (&batches[..], steps);
     let mut model = TokenTransformer::new(&train, config, 1)?;
-    model.set_products(args.products(gpu)?);
-    run(&train, &mut model, 1, (&batches, 1), &Timeline::off())?; // the first step makes the memory
-    let serial = args.timed(&Timeline::off(), |timeline| run(&train, &mut model, 1, work, timeline))?;
+    model.set_matmul_backend(args.products(gpu)?);
+    run(&train, &mut model, 1, (&batches, 1), &Timeline::disabled())?; // the first step makes the memory
+    let serial = args.timed(&Timeline::disabled(), |timeline| run(&train, &mut model, 1, work, timeline))?;
 
     let timeline = args.timeline(gpu)?;
     let mut model = TokenTransformer::new(&train, config, 1)?;
-    model.set_products(args.products(gpu)?);
+    model.set_matmul_backend(args.products(gpu)?);
     let slots = args.slots(3);
-    run(&forward, &mut model, slots, (&batches, 1), &Timeline::off())?;
+    run(&forward, &mut model, slots, (&batches, 1), &Timeline::disabled())?;
     let overlapped = args.timed(&timeline, |timeline| run(&forward, &mut model, slots, work, timeline))?;
     println!("{PARTS} parts of {sequences} sequences of {tokens} tokens, width {width}, {depth} blocks");
     support::compare(serial, overlapped, steps);

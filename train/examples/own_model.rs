@@ -1,4 +1,5 @@
-//! Trains a model of your own on several ranks: two layers, written with the products and kernels of `thalweg_kernels`.
+//! Trains a model of your own on several ranks: two layers, written with the products and kernels
+//! of `thalweg_kernels`.
 //!
 //! ```text
 //! compute | forward | gradients of layer 2 | of layer 1 |      | update bucket 0 | update bucket 1 |
@@ -8,8 +9,9 @@
 //! Alone:          `cargo run --release -p thalweg-train --example own_model -- points.safetensors`
 //! Two processes:  `thalweg launch -n 2 -- target/release/examples/own_model points.safetensors`
 //!
-//! The file is the checkpoint. If it is there, the run goes on from it, with the bits that it would have had. So when a
-//! rank is gone, start the same command again. A second argument is the number of steps.
+//! The file is the checkpoint. If it is there, the run goes on from it, with the bits that it would
+//! have had. So when a rank is gone, start the same command again. A second argument is the number
+//! of steps.
 
 use std::ops::Range;
 use std::path::Path;
@@ -18,7 +20,7 @@ use thalweg::{DeviceBuffer, LiveBrand, On, Stream, stream_tags};
 use thalweg_collective::overlap::data_parallel;
 use thalweg_collective::{BucketSizes, Comm, Gradients, Mean, World};
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, matmul};
-use thalweg_kernels::train::{GROUPS, SETTINGS, adamw, columns, cross_entropy, gelu, gelu_backward, settings};
+use thalweg_kernels::train::{GROUPS, SETTINGS, adamw, cross_entropy, gelu, gelu_backward, settings, sum_rows};
 use thalweg_train::{Result, Tensors};
 
 stream_tags!(Compute, Reduce);
@@ -38,7 +40,7 @@ type Buffer = On<Compute, DeviceBuffer<f32>>;
 struct Model {
     s: Stream<Compute>,
     step: i32,
-    /// Weights and both moments of the optimiser.
+    /// Weights and both moments of the optimizer.
     state: [Buffer; 3],
     settings: Buffer,
     // What the passes keep.
@@ -109,19 +111,19 @@ impl Model {
                 let [mut w1, mut b1, mut w2, mut b2] = <[_; 4]>::try_from(grads).expect("a gradient of each parameter");
                 let (rows, none) = (BATCH as u32, Epilogue::default());
                 let dlogits = Matrix::new(&model.dlogits, BATCH, CLASSES);
-                columns(&s, [rows, CLASSES as u32], false, &model.dlogits, &mut model.parts, &mut b2)?;
+                sum_rows(&s, [rows, CLASSES as u32], false, &model.dlogits, &mut model.parts, &mut b2)?;
                 let activated = Matrix::new(&model.activated, BATCH, HIDDEN);
                 matmul(&s, 1, dlogits.transposed(), activated, &none, MatrixMut::new(&mut w2, CLASSES, HIDDEN))?;
-                pass.put(b2)?;
-                pass.put(w2)?; // the bucket is whole: its reduction runs beside the rest
+                pass.mark_ready(b2)?;
+                pass.mark_ready(w2)?; // the bucket is whole: its reduction runs beside the rest
                 let weight = Matrix::new(model.state[0].slice(place(2))?, CLASSES, HIDDEN);
                 matmul(&s, 1, dlogits, weight, &none, MatrixMut::new(&mut model.dhidden, BATCH, HIDDEN))?;
                 gelu_backward(&s, false, &model.hidden, &mut model.dhidden)?;
-                columns(&s, [rows, HIDDEN as u32], false, &model.dhidden, &mut model.parts, &mut b1)?;
+                sum_rows(&s, [rows, HIDDEN as u32], false, &model.dhidden, &mut model.parts, &mut b1)?;
                 let (dhidden, x) = (Matrix::new(&model.dhidden, BATCH, HIDDEN), Matrix::new(&model.x, BATCH, INPUTS));
                 matmul(&s, 1, dhidden.transposed(), x, &none, MatrixMut::new(&mut w1, HIDDEN, INPUTS))?;
-                pass.put(b1)?;
-                Ok(pass.put(w1)?)
+                pass.mark_ready(b1)?;
+                Ok(pass.mark_ready(w1)?)
             },
             |model, at, gradient| {
                 let [w, m, v] = &mut model.state;
@@ -172,7 +174,7 @@ fn number(i: u64) -> f32 {
     (z >> 40) as f32 / (1u32 << 23) as f32 - 1.0
 }
 
-/// The points of a batch, and in which of four rings around the centre each of them is.
+/// The points of a batch, and in which of four rings around the center each of them is.
 fn points(batch: u64) -> (Vec<f32>, Vec<i32>) {
     let x: Vec<f32> = (0..(BATCH * INPUTS) as u64).map(|i| number((batch << 32) + i)).collect();
     let ring = |p: &[f32]| ((p[0] * p[0] + p[1] * p[1]).sqrt() * 4.0).min(3.0) as i32;
@@ -189,17 +191,19 @@ fn main() -> Result<()> {
     let world = World::from_env()?;
     let (rank, size, device) = (world.rank(), world.size(), world.device()?);
     let (s, mut comm) = (device.stream::<Compute>()?, world.comm(device.stream::<Reduce>()?)?);
-    // Every rank reads the checkpoint: here they are on one machine. Otherwise rank 0 reads it and `Comm::broadcast` sends it.
+    // Every rank reads the checkpoint: here they are on one machine. Otherwise rank 0 reads it and
+    // `Comm::broadcast` sends it.
     let mut model = Model::new(s, checkpoint)?;
     let mut gradients = Gradients::new(&s, &LENS, SIZES)?;
     while model.step < steps {
         gradients = model.step(&mut comm, gradients)?;
         if model.step % 50 == 0 || model.step == steps {
-            // If a rank is gone, this read fails, and `explain` says which one and in which operation.
-            let losses = s.read_blocking(&model.losses).map_err(|error| comm.explain(error))?;
-            let weights = s.read_blocking(&model.state[0]).map_err(|error| comm.explain(error))?;
+            // If a rank is gone, this read fails, and `failure_or` says which one and in which
+            // operation.
+            let losses = s.read_blocking(&model.losses).map_err(|error| comm.failure_or(error))?;
+            let weights = s.read_blocking(&model.state[0]).map_err(|error| comm.failure_or(error))?;
             let sum = weights.iter().fold(0u64, |sum, w| sum.rotate_left(5) ^ u64::from(w.to_bits()));
-            comm.compare("the weights", sum)?; // all ranks have the same bits
+            comm.verify_equal("the weights", sum)?; // all ranks have the same bits
             if rank == 0 {
                 model.save(checkpoint)?;
                 let loss: f32 = losses.iter().sum();

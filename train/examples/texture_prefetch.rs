@@ -1,5 +1,5 @@
-//! Trains on the adaptive tokens of photographs: the upload of batch N + 2 and the textures, scores,
-//! allocation and tokens of batch N + 1 run beside training on batch N.
+//! Trains on the adaptive tokens of photographs: the upload of batch N + 2 and the textures,
+//! scores, allocation and tokens of batch N + 1 run beside training on batch N.
 //!
 //! ```text
 //! upload   | up 0 | up 1 | up 2    | up 3    |
@@ -20,8 +20,8 @@ use std::collections::VecDeque;
 use thalweg::simt::bf16;
 use thalweg::{LiveBrand, Stream, Timeline, stream_tags};
 use thalweg_train::overlap::{Photographs, PhotographsOn, texture_prefetch};
-use thalweg_train::{Config, Result, Tensors, TokenTransformer};
-use thalweg_vision::{Head, Layer, PLANES, Params, Pipeline, Query};
+use thalweg_train::{Result, Tensors, TokenTransformer, TokenTransformerConfig};
+use thalweg_vision::{Head, Layer, PLANES, Pipeline, Query, TokenParams};
 
 stream_tags!(Upload, Textures, Train);
 
@@ -34,7 +34,7 @@ struct Shape {
     images: usize,
     size: [u32; 2],
     items: usize,
-    config: Config,
+    config: TokenTransformerConfig,
 }
 
 fn main() -> Result<()> {
@@ -44,12 +44,18 @@ fn main() -> Result<()> {
     let (images, size, items, width, depth) =
         support::sized(gpu, (16, [1080, 1920], 60, 128, 2), (2, [64, 96], 6, 16, 1));
     let (images, items) = (args.batch(images), args.steps(items));
-    let config = Config { inputs: PLANES, width, heads: 2, depth, ..Config::default() };
+    let config = TokenTransformerConfig {
+        input_dim: PLANES,
+        embed_dim: width,
+        num_heads: 2,
+        depth,
+        ..TokenTransformerConfig::default()
+    };
     let shape = Shape { images, size, items, config };
     let params = support::sized(
         gpu,
-        Params { budget: 1024, ..Params::default() },
-        Params { patch: 16, budget: 96, sides: 2..=4, ..Params::default() },
+        TokenParams { budget: 1024, ..TokenParams::default() },
+        TokenParams { patch: 16, budget: 96, sides: 2..=4, ..TokenParams::default() },
     );
     let numbers = [64 * PLANES, 64, DIMENSION * 64, DIMENSION].map(|len| support::numbers(len, len as u64));
     let [w1, b1, w2, b2] = numbers.each_ref().map(Vec::as_slice);
@@ -59,7 +65,7 @@ fn main() -> Result<()> {
 
     let timeline = args.timeline(gpu)?;
     let asked = (&pipeline, &head, &queries[..]);
-    let serial = run(&args, (&train, &train, &train), asked, shape, 1, &Timeline::off())?;
+    let serial = run(&args, (&train, &train, &train), asked, shape, 1, &Timeline::disabled())?;
     let overlapped = run(&args, (&upload, &textures, &train), asked, shape, args.slots(3), &timeline)?;
     println!("{images} photographs of {} x {} a batch, width {width}, {depth} blocks", size[0], size[1]);
     support::compare(serial, overlapped, items);
@@ -84,14 +90,14 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     // The photographs stay in page-locked memory. A program would read new ones there.
     let bytes = images * 3 * (size[0] * size[1]) as usize;
     let pixels: Vec<u8> = (0..bytes).map(|i| (i * 31 % 251 + i / 977 % 5) as u8).collect();
-    let classes: Vec<i32> = (0..images).map(|i| (i % config.classes) as i32).collect();
+    let classes: Vec<i32> = (0..images).map(|i| (i % config.num_classes) as i32).collect();
     let gpu = upload.device();
     let (pixels, classes) = upload.bind((gpu.pinned_from(&pixels)?, gpu.pinned_from(&classes)?))?;
 
     let mut input = |s: &Stream<U>, n: usize, batch: &mut PhotographsOn<U>| {
         s.copy_to_device(&pixels, &mut batch.rgb)?;
         s.copy_to_device(&classes, &mut batch.labels)?;
-        Ok(batch.workspace.ask(s, head, &queries[n % queries.len()])?)
+        Ok(batch.workspace.set_query(s, head, &queries[n % queries.len()])?)
     };
     let mut go = |items, timeline: &Timeline| {
         texture_prefetch(
@@ -101,14 +107,14 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
             items,
             &mut input,
             |_, loss| {
-                drop(loss); // `loss.get()` would make the host wait
+                drop(loss); // `loss.item()` would make the host wait
                 Ok(())
             },
             timeline,
         )?;
         Ok(train.synchronize()?)
     };
-    go(0..4, &Timeline::off())?; // makes the memory, and captures the graphs
+    go(0..4, &Timeline::disabled())?; // makes the memory, and captures the graphs
     let (time, ()) = args.timed(timeline, |timeline| go(4..4 + items, timeline))?;
     Ok((time, model.tensors()?))
 }

@@ -5,10 +5,11 @@
 //! train_step WEIGHTS BATCH --steps 3 --lr 1e-3 --weight-decay 0.05 --precision f32|bf16 --out RESULT
 //! ```
 //!
-//! WEIGHTS is a safetensors file with the tensors of a token transformer, and `heads` and `depth` in its
-//! metadata. BATCH has `tokens` [T, I], `position` [T, 2], `cu_seqlens` [B + 1] and `labels` [B]. RESULT
-//! gets `logits` before the first step, `losses` [steps + 1], the gradients `grad.*` of the first
-//! step, and the weights `step{N}.*` after N steps. Without arguments, it takes the files of the tests.
+//! WEIGHTS is a safetensors file with the tensors of a token transformer, and `heads` and `depth`
+//! in its metadata. BATCH has `tokens` [T, I], `position` [T, 2], `cu_seqlens` [B + 1] and `labels`
+//! [B]. RESULT gets `logits` before the first step, `losses` [steps + 1], the gradients `grad.*` of
+//! the first step, and the weights `step{N}.*` after N steps. Without arguments, it takes the files
+//! of the tests.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ use std::time::Instant;
 
 use thalweg::simt::bf16;
 use thalweg::{Device, stream_tags};
-use thalweg_train::{AdamW, Batch, Precision, Result, Tensors, TokenTransformer};
+use thalweg_train::{AdamW, Precision, Result, Tensors, TokenBatch, TokenTransformer};
 
 stream_tags!(Train);
 
@@ -71,11 +72,11 @@ fn run<E: Precision>(a: &Arguments) -> Result<()> {
     let device = Device::best()?;
     let train = device.stream::<Train>()?;
     let mut model = TokenTransformer::<Train, E>::from_tensors(&train, &Tensors::load(&a.weights)?)?;
-    *model.optimiser_mut() = AdamW { rate: a.rate, weight_decay: a.weight_decay, ..AdamW::default() };
+    *model.optimizer_mut() = AdamW { lr: a.rate, weight_decay: a.weight_decay, ..AdamW::default() };
     let file = Tensors::load(&a.batch)?;
     let rows = file.shape("tokens")?[0];
-    let inputs = model.config().inputs;
-    let batch = Batch {
+    let inputs = model.config().input_dim;
+    let batch = TokenBatch {
         tokens: file.f32("tokens", &[rows, inputs])?,
         position: file.f32("position", &[rows, 2])?,
         cu_seqlens: file.i32("cu_seqlens")?,
@@ -84,13 +85,13 @@ fn run<E: Precision>(a: &Arguments) -> Result<()> {
 
     let mut result = Tensors::default();
     let logits = model.evaluate(&batch)?.logits;
-    result.insert("logits", &[batch.sequences(), model.config().classes], logits);
+    result.insert("logits", &[batch.sequences(), model.config().num_classes], logits);
     for (name, tensor) in model.gradients(&batch)?.tensors {
         result.tensors.insert(format!("grad.{name}"), tensor);
     }
     let start = Instant::now();
     let losses = (0..a.steps).map(|_| model.step(&batch)).collect::<Result<Vec<_>>>()?;
-    let mut losses = losses.into_iter().map(|loss| loss.get()).collect::<Result<Vec<_>>>()?;
+    let mut losses = losses.into_iter().map(|loss| loss.item()).collect::<Result<Vec<_>>>()?;
     let took = start.elapsed();
     losses.push(model.evaluate(&batch)?.loss.expect("the batch has labels"));
     println!("{} steps on {} in {took:.1?}, losses {losses:?}", a.steps, device.name());

@@ -1,5 +1,5 @@
-//! Answers requests by a vision-language model: while the text about one photograph is written, the next ones are
-//! encoded, cut into tokens and uploaded, each stage on a stream of its own.
+//! Answers requests by a vision-language model: while the text about one photograph is written, the
+//! next ones are encoded, cut into tokens and uploaded, each stage on a stream of its own.
 //!
 //! ```text
 //! upload  | up 0 | up 1  | up 2     | up 3     |
@@ -12,7 +12,8 @@
 //! cargo run --release -p thalweg-train --example vlm_pipeline -- --timeline vlm_pipeline.svg
 //! ```
 //!
-//! On a GPU the encoder is as large as ViT-B, and the decoder has four blocks. The weights are random.
+//! On a GPU the encoder is as large as ViT-B, and the decoder has four blocks. The weights are
+//! random.
 
 mod support;
 
@@ -45,22 +46,22 @@ fn main() -> Result<()> {
         support::sized(gpu, ([224, 16, 768, 12, 12, 4], [32_000, 16, 40]), ([32, 8, 16, 2, 2, 1], [50, 5, 8]));
     let (count, requests) = (args.batch(count), args.steps(requests));
     let config = VisionLanguageConfig {
-        inputs: 3 * patch * patch,
-        width,
-        heads,
+        input_dim: 3 * patch * patch,
+        embed_dim: width,
+        num_heads: heads,
         depth,
-        text_width: width,
-        text_heads: heads,
+        text_embed_dim: width,
+        text_num_heads: heads,
         text_depth,
-        vocabulary,
-        places: 64.max(count + 2),
-        eps: 1e-5,
+        vocab_size: vocabulary,
+        max_tokens: 64.max(count + 2),
+        norm_eps: 1e-5,
         gelu: Gelu::Tanh,
     };
-    let work = Work { weights: config.draw(7)?, size, patch, count, requests };
+    let work = Work { weights: config.init(7)?, size, patch, count, requests };
     let one = gpu.stream::<Encode>()?;
     let streams = (&gpu.stream::<Upload>()?, &gpu.stream::<Prepare>()?, &one, &gpu.stream::<Decode>()?);
-    let serial = run(&args, &work, (&one, &one, &one, &one), 1, &Timeline::off())?;
+    let serial = run(&args, &work, (&one, &one, &one, &one), 1, &Timeline::disabled())?;
     let timeline = args.timeline(gpu)?;
     let overlapped = run(&args, &work, streams, args.slots(4), &timeline)?;
     assert!(serial.1 == overlapped.1, "the texts differ from those of one stream");
@@ -112,12 +113,12 @@ fn run<U: LiveBrand, P: LiveBrand, A: LiveBrand, B: LiveBrand>(
                 Ok(patches(s, extents, &request.pixels, &mut request.tokens)?)
             });
         let seen = |_, text| {
-            texts.push(text); // `text.get()` would make the host wait
+            texts.push(text); // `text.item()` would make the host wait
             Ok(())
         };
         vlm_pipeline(before, &mut encoder, &mut decoder, items, seen, timeline)?;
         texts.into_iter().map(|text| text.get()).collect::<Result<Vec<_>>>()
     };
-    go(0..2, &Timeline::off())?; // makes the memory
+    go(0..2, &Timeline::disabled())?; // makes the memory
     args.timed(timeline, |timeline| go(0..requests, timeline))
 }

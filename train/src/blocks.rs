@@ -11,9 +11,9 @@ use thalweg_kernels::train::{
 };
 
 use crate::layers::{Gradients, Target, Weights};
-use crate::layout::{Layout, Linear, Norm};
+use crate::layout::{Linear, Norm, ParameterLayout};
+use crate::matmul_backend::{Matmul, MatmulBackend, MatmulOn};
 use crate::precision::Precision;
-use crate::products::{Multiplier, MultiplierOn, Products};
 
 /// The form of GELU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,7 +69,8 @@ pub(crate) struct Blocks {
 /// buffers in turn.
 #[derive(Debug, Resource)]
 pub(crate) struct Activations<E: Precision> {
-    /// The residual stream before each block and behind the last one, and in the middle of each block.
+    /// The residual stream before each block and behind the last one, and in the middle of each
+    /// block.
     x: Vec<DeviceBuffer<f32>>,
     mid: Vec<DeviceBuffer<f32>>,
     /// Mean and 1 / root of each row: two for each block, and one behind.
@@ -84,7 +85,7 @@ pub(crate) struct Activations<E: Precision> {
     activated: Vec<DeviceBuffer<E>>,
     /// The norm of the last residual stream.
     features: DeviceBuffer<f32>,
-    by: Multiplier,
+    by: Matmul,
 }
 
 /// Room for the gradients of activations.
@@ -99,14 +100,14 @@ pub(crate) struct Scratch<E: Precision> {
     attended: DeviceBuffer<E>,
     deltas: DeviceBuffer<f32>,
     pub(crate) parts: DeviceBuffer<f32>,
-    pub(crate) by: Multiplier,
+    pub(crate) by: Matmul,
 }
 
 impl<S: LiveBrand, E: Precision> ActivationsOn<S, E> {
     /// Makes room for `rows` rows. `learns` says whether a gradient is needed.
     pub(crate) fn new(
         s: &Stream<S>,
-        products: Products,
+        products: MatmulBackend,
         shape: Shape,
         rows: usize,
         learns: bool,
@@ -130,16 +131,16 @@ impl<S: LiveBrand, E: Precision> ActivationsOn<S, E> {
             hidden: each!(if learns { depth } else { 0 }, 4 * width),
             activated: each!(depth, 4 * width),
             features: s.alloc(rows * width)?,
-            by: MultiplierOn::new(s, products)?,
+            by: MatmulOn::new(s, products)?,
         })
     }
 
-    /// Makes room for `rows` new rows, of which no gradient is needed: the blocks use the same buffers in
-    /// turn. Each block keeps queries, keys and values of `all` rows, which are those that the new ones see
-    /// and themselves.
+    /// Makes room for `rows` new rows, of which no gradient is needed: the blocks use the same
+    /// buffers in turn. Each block keeps queries, keys and values of `all` rows, which are those
+    /// that the new ones see and themselves.
     pub(crate) fn cached(
         s: &Stream<S>,
-        products: Products,
+        products: MatmulBackend,
         shape: Shape,
         rows: usize,
         all: usize,
@@ -153,7 +154,7 @@ impl<S: LiveBrand, E: Precision> ActivationsOn<S, E> {
 
 impl<S: Brand, E: Precision> ActivationsOn<S, E> {
     /// Returns what multiplies on the way forward.
-    pub(crate) fn by(&mut self) -> &mut MultiplierOn<S> {
+    pub(crate) fn by(&mut self) -> &mut MatmulOn<S> {
         &mut self.by
     }
 
@@ -161,15 +162,12 @@ impl<S: Brand, E: Precision> ActivationsOn<S, E> {
     pub(crate) fn input_by(
         &mut self,
         elements: usize,
-    ) -> thalweg::Result<(&mut DeviceSlice<S, f32>, &mut MultiplierOn<S>)> {
+    ) -> thalweg::Result<(&mut DeviceSlice<S, f32>, &mut MatmulOn<S>)> {
         Ok((self.x[0].slice_mut(..elements)?, &mut self.by))
     }
 
     /// Returns the rows behind the last norm, and what multiplies.
-    pub(crate) fn features_by(
-        &mut self,
-        elements: usize,
-    ) -> thalweg::Result<(&DeviceSlice<S, f32>, &mut MultiplierOn<S>)> {
+    pub(crate) fn features_by(&mut self, elements: usize) -> thalweg::Result<(&DeviceSlice<S, f32>, &mut MatmulOn<S>)> {
         Ok((self.features.slice(..elements)?, &mut self.by))
     }
 
@@ -188,7 +186,7 @@ impl<S: LiveBrand, E: Precision> ScratchOn<S, E> {
     /// Makes room for `rows` rows. The widest matrix whose columns are summed has `widest` columns.
     pub(crate) fn new(
         s: &Stream<S>,
-        products: Products,
+        products: MatmulBackend,
         shape: Shape,
         rows: usize,
         widest: usize,
@@ -203,7 +201,7 @@ impl<S: LiveBrand, E: Precision> ScratchOn<S, E> {
             attended: s.alloc(rows * width)?,
             deltas: s.alloc(rows * heads)?,
             parts: s.alloc(2 * GROUPS * widest.max(4 * width))?,
-            by: MultiplierOn::new(s, products)?,
+            by: MatmulOn::new(s, products)?,
         })
     }
 }
@@ -217,7 +215,7 @@ pub(crate) struct Sequences<'a, S> {
 }
 
 impl Blocks {
-    pub(crate) fn new(layout: &mut Layout, shape: Shape, prefix: &str) -> crate::Result<Self> {
+    pub(crate) fn new(layout: &mut ParameterLayout, shape: Shape, prefix: &str) -> crate::Result<Self> {
         let Shape { width, depth, .. } = shape;
         // What does not fit `usize` is too large for the layout in any case.
         let [three, four] = [3, 4].map(|times| width.saturating_mul(times));
@@ -247,9 +245,10 @@ impl Blocks {
         self.extend(s, w, batch, (0, batch.cu_seqlens), a)
     }
 
-    /// Does the same as [`forward`](Self::forward) for the last rows of the sequences. The activations have
-    /// the queries, keys and values of `before` rows, which the new ones follow; `cu_k` says where the
-    /// sequences of all rows begin and end. With rows before, there is one sequence.
+    /// Does the same as [`forward`](Self::forward) for the last rows of the sequences. The
+    /// activations have the queries, keys and values of `before` rows, which the new ones follow;
+    /// `cu_k` says where the sequences of all rows begin and end. With rows before, there is one
+    /// sequence.
     pub(crate) fn extend<S: Brand, E: Precision>(
         &self,
         s: &Stream<S>,
@@ -312,8 +311,8 @@ impl Blocks {
         self.norm.forward(s, w, (rows, eps), a.x[last].slice(..n)?, stats, a.features.slice_mut(..n)?)
     }
 
-    /// Computes the gradients of all weights, and that of the input in `scratch.dx`, from the gradient
-    /// of the features, which `scratch.dn` holds ([`ScratchOn::features`]).
+    /// Computes the gradients of all weights, and that of the input in `scratch.dx`, from the
+    /// gradient of the features, which `scratch.dn` holds ([`ScratchOn::features`]).
     pub(crate) fn backward<S: Brand, E: Precision>(
         &self,
         s: &Stream<S>,

@@ -8,10 +8,10 @@ use thalweg_kernels::train::{patches, pool, positions};
 use crate::blocks::{Activations, ActivationsOn, Blocks, Gelu, Sequences, Shape};
 use crate::error::{Error, Result};
 use crate::layers::{Parameters, ParametersOn, Weights};
-use crate::layout::{Layout, Linear};
-use crate::model::{Pool, metadata, upload};
+use crate::layout::{Linear, ParameterLayout};
+use crate::matmul_backend::MatmulBackend;
+use crate::model::{Pooling, metadata, upload};
 use crate::precision::Precision;
-use crate::products::Products;
 use crate::repeated::{Repeated, Work};
 use crate::tensors::Tensors;
 
@@ -19,41 +19,42 @@ use crate::tensors::Tensors;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EncoderConfig {
     /// The pixels of a side of an image, and of a patch.
-    pub size: usize,
+    pub image_size: usize,
     /// The pixels of a side of a patch.
-    pub patch: usize,
+    pub patch_size: usize,
     /// Whether a class token stands in front of the patches.
     pub class_token: bool,
     /// The numbers of a row between the blocks.
-    pub width: usize,
+    pub embed_dim: usize,
     /// The heads of the attention.
-    pub heads: usize,
+    pub num_heads: usize,
     /// The number of blocks.
     pub depth: usize,
     /// The number of classes, or 0 if the encoder has no head.
-    pub classes: usize,
+    pub num_classes: usize,
     /// The number that is added to the variance in a norm.
-    pub eps: f32,
+    pub norm_eps: f32,
     /// The form of GELU.
     pub gelu: Gelu,
     /// The rows that the head sees.
-    pub pool: Pool,
+    pub pooling: Pooling,
 }
 
 impl EncoderConfig {
     /// Reads the shape of an encoder from its file: from the shapes of its tensors, and from the
-    /// metadata `heads`, `depth`, `eps`, `gelu` and `pool`. A state dict of timm has none: then a head
-    /// has 64 numbers, eps is 1e-6, GELU is by the error function, and the head sees the class token if
-    /// there is one.
+    /// metadata `heads`, `depth`, `eps`, `gelu` and `pool`. A state dict of timm has none: then a
+    /// head has 64 numbers, eps is 1e-6, GELU is by the error function, and the head sees the class
+    /// token if there is one.
     ///
     /// # Errors
     /// A tensor is missing, a value makes no sense, or two tensors do not fit together.
-    pub fn of(file: &Tensors) -> Result<Self> {
+    pub fn from_tensors(file: &Tensors) -> Result<Self> {
         let proj = "patch_embed.proj.weight";
         let &[width, 3, patch, across] = file.shape(proj)? else {
             return Err(file.wrong(format!("`{proj}` is not [width, 3, patch, patch]")));
         };
-        // A file may say any extent beside one that is 0, so each extent that counts is compared with `width`.
+        // A file may say any extent beside one that is 0, so each extent that counts is compared
+        // with `width`.
         let &[1, places, across_places] = file.shape("pos_embed")? else {
             return Err(file.wrong("`pos_embed` is not [1, places, width]".into()));
         };
@@ -66,7 +67,7 @@ impl EncoderConfig {
         if patch != across || patch == 0 || side == 0 || side * side != count {
             return Err(file.wrong(format!("patches of {patch} x {across} pixels at {places} places are no square")));
         }
-        let pool = if class_token { Pool::Class } else { Pool::Mean };
+        let pool = if class_token { Pooling::Class } else { Pooling::Mean };
         let blocks = (0..).take_while(|k| file.tensors.contains_key(&format!("blocks.{k}.norm1.weight"))).count();
         let defaults = [Some((width / 64).max(1)), Some(blocks)];
         let (heads, depth, eps, gelu, pool) = metadata(file, defaults, (1e-6, Gelu::Erf, pool))?;
@@ -75,13 +76,24 @@ impl EncoderConfig {
             false => 0,
         };
         let size = side.saturating_mul(patch); // which `check` refuses if it is no product
-        let config = Self { size, patch, class_token, width, heads, depth, classes, eps, gelu, pool };
+        let config = Self {
+            image_size: size,
+            patch_size: patch,
+            class_token,
+            embed_dim: width,
+            num_heads: heads,
+            depth,
+            num_classes: classes,
+            norm_eps: eps,
+            gelu,
+            pooling: pool,
+        };
         config.check().map_err(|error| file.wrong(error.to_string()))
     }
 
     fn check(self) -> Result<Self> {
         self.shape().check()?;
-        let Self { size, patch, .. } = self;
+        let Self { image_size: size, patch_size: patch, .. } = self;
         // Kernels count the numbers of an image in 32 bits.
         let numbers = [3, size, size].map(|extent| extent as u64).into_iter().try_fold(1, u64::checked_mul);
         if patch == 0 || size == 0 || size % patch != 0 || numbers.is_none_or(|n| u32::try_from(n).is_err()) {
@@ -96,8 +108,8 @@ impl EncoderConfig {
         self.patches().saturating_add(usize::from(self.class_token))
     }
 
-    /// Returns where the rows of an image lie, [rows, 2]: the centres of the patches, as parts of height
-    /// and width. The class token lies in the middle.
+    /// Returns where the rows of an image lie, [rows, 2]: the centers of the patches, as parts of
+    /// height and width. The class token lies in the middle.
     #[must_use]
     pub fn positions(&self) -> Vec<f32> {
         let side = self.patches().isqrt();
@@ -107,15 +119,15 @@ impl EncoderConfig {
     }
 
     fn patches(&self) -> usize {
-        self.size.checked_div(self.patch).unwrap_or(0).saturating_pow(2)
+        self.image_size.checked_div(self.patch_size).unwrap_or(0).saturating_pow(2)
     }
 
     pub(crate) fn pixels(&self) -> usize {
-        3 * self.size * self.size
+        3 * self.image_size * self.image_size
     }
 
     fn shape(&self) -> Shape {
-        let &Self { width, heads, depth, eps, gelu, .. } = self;
+        let &Self { embed_dim: width, num_heads: heads, depth, norm_eps: eps, gelu, .. } = self;
         Shape { width, heads, depth, eps, gelu }
     }
 }
@@ -124,7 +136,7 @@ impl EncoderConfig {
 #[derive(Clone, Debug)]
 struct Model {
     config: EncoderConfig,
-    layout: Layout,
+    layout: ParameterLayout,
     proj: Linear,
     class: Range<usize>,
     position: Range<usize>,
@@ -134,8 +146,9 @@ struct Model {
 
 impl Model {
     fn new(config: EncoderConfig) -> Result<Self> {
-        let EncoderConfig { patch, width, classes, class_token, .. } = config.check()?;
-        let mut layout = Layout::default();
+        let EncoderConfig { patch_size: patch, embed_dim: width, num_classes: classes, class_token, .. } =
+            config.check()?;
+        let mut layout = ParameterLayout::default();
         let weight = layout.add("patch_embed.proj.weight", &[width, 3, patch, patch])?;
         let bias = layout.add("patch_embed.proj.bias", &[width])?;
         let proj = Linear { weight, bias, inputs: 3 * patch * patch, outputs: width };
@@ -162,8 +175,8 @@ struct Pass<E: Precision> {
 }
 
 impl<S: LiveBrand, E: Precision> PassOn<S, E> {
-    fn new(s: &Stream<S>, products: Products, config: &EncoderConfig, images: usize) -> thalweg::Result<Self> {
-        let &EncoderConfig { width, classes, .. } = config;
+    fn new(s: &Stream<S>, products: MatmulBackend, config: &EncoderConfig, images: usize) -> thalweg::Result<Self> {
+        let &EncoderConfig { embed_dim: width, num_classes: classes, .. } = config;
         let rows = images * config.rows();
         let mut cu_seqlens = s.alloc(images + 1)?;
         let ends: Vec<i32> = (0..=images).map(|i| (i * config.rows()) as i32).collect();
@@ -203,7 +216,7 @@ pub struct ImageEncoder<S: LiveBrand, E: Precision> {
     pixels: On<S, DeviceBuffer<f32>>,
     /// The work on as many images.
     graphs: Repeated<usize, Whole<E>>,
-    products: Products,
+    products: MatmulBackend,
 }
 
 /// All memory of a batch.
@@ -232,12 +245,12 @@ impl<S: LiveBrand, E: Precision> std::fmt::Debug for ImageEncoder<S, E> {
 }
 
 impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
-    /// Makes an encoder with the weights of a file (see [`EncoderConfig::of`]).
+    /// Makes an encoder with the weights of a file (see [`EncoderConfig::from_tensors`]).
     ///
     /// # Errors
     /// A tensor is missing or has another shape, or there is no memory.
     pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
-        let model = Model::new(EncoderConfig::of(file)?)?;
+        let model = Model::new(EncoderConfig::from_tensors(file)?)?;
         let weights = model.layout.flatten(file, "")?;
         Self::with(stream, model, &weights)
     }
@@ -248,7 +261,7 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
     /// The configuration makes no sense, or there is no memory.
     pub fn new(stream: &Stream<S>, config: EncoderConfig, seed: u64) -> Result<Self> {
         let model = Model::new(config)?;
-        let weights = model.layout.draw(seed)?;
+        let weights = model.layout.init(seed)?;
         Self::with(stream, model, &weights)
     }
 
@@ -261,7 +274,7 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
             pass: None,
             pixels: stream.alloc(0)?,
             graphs: Repeated::default(),
-            products: Products::default(),
+            products: MatmulBackend::default(),
         })
     }
 
@@ -284,7 +297,7 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
     }
 
     /// Sets what computes the products of matrices from now on. At first it is thalweg's kernels.
-    pub fn set_products(&mut self, products: Products) {
+    pub fn set_matmul_backend(&mut self, products: MatmulBackend) {
         self.products = products;
         self.graphs.clear();
         self.pass = None; // it has the workspace
@@ -299,8 +312,8 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
         Ok(())
     }
 
-    /// Encodes images on the device, `pixels` [images, 3, size, size]. It returns at once, with the rows
-    /// behind the last norm, [images, rows, width]; the stream computes them.
+    /// Encodes images on the device, `pixels` [images, 3, size, size]. It returns at once, with the
+    /// rows behind the last norm, [images, rows, width]; the stream computes them.
     ///
     /// # Errors
     /// The number of pixels is no number of images, there is no memory, or the device failed.
@@ -311,7 +324,7 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
         let (Some(parameters), Some(mut pass)) = (self.parameters.take(), self.pass.take()) else {
             return Err(Error::Lost);
         };
-        let EncoderConfig { size, patch, .. } = self.model.config;
+        let EncoderConfig { image_size: size, patch_size: patch, .. } = self.model.config;
         // The pixels are the caller's, so this launch is not part of the graph.
         let cut = pass.patches.slice_mut(..pixels.len()).map_err(thalweg::Error::from);
         let cut = cut.and_then(|to| patches(&s, [images as u32, 3, size as u32, patch as u32], pixels, to));
@@ -326,13 +339,13 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
         self.parameters = Some(whole.0);
         let pass = self.pass.insert(whole.1);
         enqueued?;
-        Ok(pass.activations.features(images * self.model.config.rows() * self.model.config.width)?)
+        Ok(pass.activations.features(images * self.model.config.rows() * self.model.config.embed_dim)?)
     }
 
     fn images(&self, pixels: usize) -> Result<usize> {
         let (config, one) = (&self.model.config, self.model.config.pixels());
         if pixels == 0 || !pixels.is_multiple_of(one) {
-            let size = config.size;
+            let size = config.image_size;
             return Err(Error::Batch(format!("{pixels} numbers are no images of 3 x {size} x {size}")));
         }
         Ok(pixels / one)
@@ -358,7 +371,7 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
         let Self { model, parameters: Some(parameters), pass: Some(pass), .. } = self else { return Err(Error::Lost) };
         let logits = match &model.head {
             Some(head) => {
-                let images = features.len() / (model.config.rows() * model.config.width);
+                let images = features.len() / (model.config.rows() * model.config.embed_dim);
                 model.logits(&s, parameters.weights(), images, head, pass)?;
                 Some(s.read_blocking(pass.logits.slice(..images * head.outputs)?)?)
             }
@@ -378,7 +391,7 @@ impl Model {
         pass: &mut PassOn<S, E>,
     ) -> thalweg::Result<()> {
         let config = &self.config;
-        let &EncoderConfig { width, class_token, .. } = config;
+        let &EncoderConfig { embed_dim: width, class_token, .. } = config;
         let (rows, count) = (images * config.rows(), images * config.patches());
         let cut = pass.patches.slice(..images * config.pixels())?;
         let embedded = pass.embedded.slice_mut(..count * width)?;
@@ -399,11 +412,11 @@ impl Model {
         head: &Linear,
         pass: &mut PassOn<S, E>,
     ) -> thalweg::Result<()> {
-        let (width, rows) = (self.config.width, images * self.config.rows());
+        let (width, rows) = (self.config.embed_dim, images * self.config.rows());
         let cu_seqlens = pass.cu_seqlens.slice(..=images)?;
         let pooled = pass.pooled.slice_mut(..images * width)?;
         let features = pass.activations.features(rows * width)?;
-        let first = self.config.pool == Pool::Class;
+        let first = self.config.pooling == Pooling::Class;
         pool(s, rows as u32, width as u32, images as u32, first, cu_seqlens, features, pooled)?;
         let pooled = E::rounded(s, pooled, &mut pass.operand)?;
         let logits = pass.logits.slice_mut(..images * head.outputs)?;

@@ -45,8 +45,8 @@ pub enum Error {
 /// The result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Makes an empty list with room for `len` elements. Sizes come from files, and the memory of the host may
-/// not suffice.
+/// Makes an empty list with room for `len` elements. Sizes come from files, and the memory of the
+/// host may not suffice.
 pub(crate) fn room<T>(len: usize) -> Result<Vec<T>> {
     let mut room = Vec::new();
     room.try_reserve_exact(len).map_err(|_| thalweg::Error::OutOfMemory {

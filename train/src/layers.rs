@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, On, Resource, Stream};
 use thalweg_kernels::linear::{Activation, Epilogue, Matrix, MatrixMut};
-use thalweg_kernels::train::{columns, norm_backward, norm_columns};
+use thalweg_kernels::train::{norm_backward, norm_columns, sum_rows};
 
 use crate::error::Result;
-use crate::layout::{Layout, Linear, Norm};
+use crate::layout::{Linear, Norm, ParameterLayout};
+use crate::matmul_backend::MatmulOn;
 use crate::precision::Precision;
-use crate::products::MultiplierOn;
 
 /// The memory of a model's flat weights, and of the operands that they are rounded to.
 #[derive(Debug, Resource)]
@@ -33,7 +33,8 @@ impl<S: LiveBrand, E: Precision> ParametersOn<S, E> {
 }
 
 impl<S: Brand, E: Precision> ParametersOn<S, E> {
-    /// Rounds the weights to operands. After a change of the weights it comes before their next use.
+    /// Rounds the weights to operands. After a change of the weights it comes before their next
+    /// use.
     pub(crate) fn round(&mut self, s: &Stream<S>) -> thalweg::Result<()> {
         E::rounded(s, &self.wide, &mut self.rounded)?;
         Ok(())
@@ -89,12 +90,13 @@ impl<S: Brand> Target<S> for On<S, DeviceBuffer<f32>> {
 pub(crate) struct Gradients<'a, S: Brand> {
     pub(crate) to: &'a mut dyn Target<S>,
     pub(crate) parts: &'a mut DeviceSlice<S, f32>,
-    pub(crate) by: &'a mut MultiplierOn<S>,
+    pub(crate) by: &'a mut MatmulOn<S>,
     /// Whether new gradients are added to the old ones.
     pub(crate) add: bool,
 }
 
-/// The places of what turns tokens into rows: a linear layer, and a linear function of the position.
+/// The places of what turns tokens into rows: a linear layer, and a linear function of the
+/// position.
 #[derive(Clone, Debug)]
 pub(crate) struct Embedding {
     pub(crate) embed: Linear,
@@ -102,13 +104,13 @@ pub(crate) struct Embedding {
 }
 
 impl Embedding {
-    pub(crate) fn new(layout: &mut Layout, prefix: &str, width: usize, inputs: usize) -> Result<Self> {
+    pub(crate) fn new(layout: &mut ParameterLayout, prefix: &str, width: usize, inputs: usize) -> Result<Self> {
         let embed = layout.linear(&format!("{prefix}embed"), width, inputs)?;
         Ok(Self { embed, position: layout.add(format!("{prefix}position.weight"), &[width, 2])? })
     }
 
-    /// Computes rows `x` from tokens [rows, inputs] and their positions [rows, 2]. `operands` gets the
-    /// tokens as operands.
+    /// Computes rows `x` from tokens [rows, inputs] and their positions [rows, 2]. `operands` gets
+    /// the tokens as operands.
     pub(crate) fn forward<S: Brand, E: Precision>(
         &self,
         s: &Stream<S>,
@@ -116,7 +118,7 @@ impl Embedding {
         rows: usize,
         [tokens, position]: [&DeviceSlice<S, f32>; 2],
         operands: &mut DeviceSlice<S, E>,
-        (x, by): (&mut DeviceSlice<S, f32>, &mut MultiplierOn<S>),
+        (x, by): (&mut DeviceSlice<S, f32>, &mut MatmulOn<S>),
     ) -> thalweg::Result<()> {
         let width = self.embed.outputs;
         let tokens = E::rounded(s, tokens, operands)?;
@@ -140,7 +142,7 @@ impl Linear {
         rows: usize,
         x: &DeviceSlice<S, E>,
         residual: Option<&DeviceSlice<S, f32>>,
-        (y, by): (&mut DeviceSlice<S, f32>, &mut MultiplierOn<S>),
+        (y, by): (&mut DeviceSlice<S, f32>, &mut MatmulOn<S>),
     ) -> thalweg::Result<()> {
         let epilogue = Epilogue {
             bias: Some(w.wide.slice(self.bias.clone())?),
@@ -159,7 +161,7 @@ impl Linear {
         rows: usize,
         x: &DeviceSlice<S, E>,
         activation: Activation,
-        (y, by): (&mut DeviceSlice<S, E>, &mut MultiplierOn<S>),
+        (y, by): (&mut DeviceSlice<S, E>, &mut MatmulOn<S>),
     ) -> thalweg::Result<()> {
         let bias = Some(w.operands.slice(self.bias.clone())?);
         let epilogue = Epilogue { bias, activation, ..Default::default() };
@@ -180,7 +182,7 @@ impl Linear {
         let epilogue = Epilogue { accumulate: g.add, ..Default::default() };
         let (dy_t, x) = (Matrix::new(dy, rows, self.outputs).transposed(), Matrix::new(x, rows, self.inputs));
         E::wide(s, g.by, dy_t, x, &epilogue, dw)?;
-        columns(s, [rows as u32, self.outputs as u32], g.add, dy, g.parts, g.to.at(&self.bias)?)?;
+        sum_rows(s, [rows as u32, self.outputs as u32], g.add, dy, g.parts, g.to.at(&self.bias)?)?;
         g.to.done(&self.bias)?;
         g.to.done(&self.weight)
     }
@@ -192,7 +194,7 @@ impl Linear {
         w: Weights<'_, S, E>,
         rows: usize,
         dy: &DeviceSlice<S, E>,
-        (dx, by): (&mut DeviceSlice<S, E>, &mut MultiplierOn<S>),
+        (dx, by): (&mut DeviceSlice<S, E>, &mut MatmulOn<S>),
     ) -> thalweg::Result<()> {
         let dy = Matrix::new(dy, rows, self.outputs);
         by.matmul(s, dy, self.weight(w)?, &Epilogue::default(), MatrixMut::new(dx, rows, self.inputs))
@@ -205,7 +207,7 @@ impl Linear {
         w: Weights<'_, S, E>,
         rows: usize,
         dy: &DeviceSlice<S, E>,
-        (dx, by): (&mut DeviceSlice<S, f32>, &mut MultiplierOn<S>),
+        (dx, by): (&mut DeviceSlice<S, f32>, &mut MatmulOn<S>),
     ) -> thalweg::Result<()> {
         let dy = Matrix::new(dy, rows, self.outputs);
         E::wide(s, by, dy, self.weight(w)?, &Epilogue::default(), MatrixMut::new(dx, rows, self.inputs))
@@ -213,7 +215,7 @@ impl Linear {
 }
 
 impl Norm {
-    /// Normalises rows.
+    /// Normalizes rows.
     pub(crate) fn forward<S: Brand, E: Precision, F: Precision>(
         &self,
         s: &Stream<S>,

@@ -11,7 +11,7 @@ const MOST: usize = (u32::MAX - 7) as usize;
 /// The place of a tensor in the flat buffers of a model. Its name and its shape are those of its
 /// file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ParameterSlot {
     /// The name.
     pub name: String,
     /// The extents.
@@ -20,14 +20,15 @@ pub struct Place {
     pub range: Range<usize>,
 }
 
-/// The tensors of a model in flat buffers: weights, gradients and both moments have the same layout.
-/// So one launch updates all weights, one sum reduces all gradients, and one copy saves them.
+/// The tensors of a model in flat buffers: weights, gradients and both moments have the same
+/// layout. So one launch updates all weights, one sum reduces all gradients, and one copy saves
+/// them.
 ///
-/// Each tensor begins at a multiple of 8 elements, as the fast matrix products want it. The elements
-/// between two tensors are zero and stay zero.
+/// Each tensor begins at a multiple of 8 elements, as the fast matrix products want it. The
+/// elements between two tensors are zero and stay zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
-    places: Vec<Place>,
+pub struct ParameterLayout {
+    slots: Vec<ParameterSlot>,
     len: usize,
 }
 
@@ -47,7 +48,7 @@ pub(crate) struct Norm {
     pub(crate) bias: Range<usize>,
 }
 
-impl Layout {
+impl ParameterLayout {
     /// Returns the number of elements of a flat buffer.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -57,13 +58,13 @@ impl Layout {
     /// Returns whether there are no tensors.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.slots.is_empty()
     }
 
     /// Returns the tensors in the order of the buffer.
     #[must_use]
-    pub fn places(&self) -> &[Place] {
-        &self.places
+    pub fn slots(&self) -> &[ParameterSlot] {
+        &self.slots
     }
 
     /// Adds a tensor behind the others.
@@ -77,7 +78,7 @@ impl Layout {
             Error::Config(format!("with `{name}` of {shape:?} the model has more than {MOST} weights"))
         })?;
         self.len = end.next_multiple_of(8);
-        self.places.push(Place { name, shape: shape.to_vec(), range: start..end });
+        self.slots.push(ParameterSlot { name, shape: shape.to_vec(), range: start..end });
         Ok(start..end)
     }
 
@@ -105,11 +106,12 @@ impl Layout {
     /// # Errors
     /// A tensor is missing or has another shape, or there is no memory.
     pub fn flatten(&self, tensors: &Tensors, prefix: &str) -> Result<Vec<f32>> {
-        let find = |place: &Place| tensors.f32(&format!("{prefix}{}", place.name), &place.shape);
-        // All tensors are there before memory is taken, so a small file does not make a large buffer.
-        let found = self.places.iter().map(find).collect::<Result<Vec<_>>>()?;
+        let find = |place: &ParameterSlot| tensors.f32(&format!("{prefix}{}", place.name), &place.shape);
+        // All tensors are there before memory is taken, so a small file does not make a large
+        // buffer.
+        let found = self.slots.iter().map(find).collect::<Result<Vec<_>>>()?;
         let mut flat = self.zeros()?;
-        for (place, data) in self.places.iter().zip(found) {
+        for (place, data) in self.slots.iter().zip(found) {
             flat[place.range.clone()].copy_from_slice(data);
         }
         Ok(flat)
@@ -121,20 +123,20 @@ impl Layout {
     /// The buffer has another length.
     pub fn unflatten(&self, flat: &[f32], prefix: &str, tensors: &mut Tensors) {
         assert_eq!(flat.len(), self.len, "a flat buffer of this layout");
-        for Place { name, shape, range } in &self.places {
+        for ParameterSlot { name, shape, range } in &self.slots {
             tensors.insert(format!("{prefix}{name}"), shape, flat[range.clone()].to_vec());
         }
     }
 
-    /// Draws weights: matrices from a normal distribution with variance 1 / inputs, weights of norms 1,
-    /// and biases 0. The same seed gives the same weights.
+    /// Draws weights: matrices from a normal distribution with variance 1 / inputs, weights of
+    /// norms 1, and biases 0. The same seed gives the same weights.
     ///
     /// # Errors
     /// There is no memory.
-    pub fn draw(&self, seed: u64) -> Result<Vec<f32>> {
+    pub fn init(&self, seed: u64) -> Result<Vec<f32>> {
         let mut flat = self.zeros()?;
         let mut normal = Normal(seed);
-        for Place { name, shape, range } in &self.places {
+        for ParameterSlot { name, shape, range } in &self.slots {
             if let [_, inputs @ ..] = &shape[..]
                 && !inputs.is_empty()
             {

@@ -2,10 +2,10 @@
 //!
 //! Layers are explicit functions on typed streams, forward and backward; there is no automatic
 //! differentiation. All weights of a model lie in one flat buffer, and so do the gradients and the
-//! moments of the optimiser, so an update is one launch. Kernels and their launchers are in
+//! moments of the optimizer, so an update is one launch. Kernels and their launchers are in
 //! [`thalweg_kernels::train`] and [`thalweg_kernels::linear`].
 //!
-//! [`TokenTransformer`] is the model with its optimiser on one stream, and has a complete example.
+//! [`TokenTransformer`] is the model with its optimizer on one stream, and has a complete example.
 //!
 //! # Modules
 //!
@@ -13,14 +13,14 @@
 //! |---|---|
 //! | `transformer` | [`TokenTransformer`]: steps, evaluation, checkpoints |
 //! | [`overlap`] | patterns that run parts of training at the same time |
-//! | `model` | the model as functions on a stream; [`Config`], [`Batch`] |
+//! | `model` | the model as functions on a stream; [`TokenTransformerConfig`], [`TokenBatch`] |
 //! | `encoder` | [`ImageEncoder`]: a vision transformer as timm's |
 //! | `vision_language` | [`VisionLanguage`]: tokens of an image to text, in two halves |
 //! | `blocks`, `layers` | the blocks of a transformer; linear layers and norms |
-//! | `optimiser` | [`AdamW`], [`Schedule`] |
-//! | `layout` | [`Layout`]: where the weights lie in a flat buffer |
+//! | `optimizer` | [`AdamW`], [`Schedule`] |
+//! | `layout` | [`ParameterLayout`]: where the weights lie in a flat buffer |
 //! | `precision` | [`Precision`]: `f32` or `bf16` |
-//! | `products` | [`Products`]: what multiplies matrices, thalweg's kernels or cuBLASLt |
+//! | `matmul_backend` | [`MatmulBackend`]: what multiplies matrices, thalweg's kernels or cuBLASLt |
 //! | `repeated` | work whose shapes repeat, as captured graphs |
 //! | `tensors` | [`Tensors`]: safetensors files |
 //! | `error` | [`Error`] |
@@ -32,11 +32,11 @@ mod encoder;
 mod error;
 mod layers;
 mod layout;
+mod matmul_backend;
 mod model;
-mod optimiser;
+mod optimizer;
 pub mod overlap;
 mod precision;
-mod products;
 mod repeated;
 mod tensors;
 mod transformer;
@@ -45,11 +45,11 @@ mod vision_language;
 pub use blocks::Gelu;
 pub use encoder::{EncoderConfig, Encoding, ImageEncoder};
 pub use error::{Error, Result};
-pub use layout::{Layout, Place};
-pub use model::{Batch, Config, DeviceBatch, Pool};
-pub use optimiser::{AdamW, Schedule};
+pub use layout::{ParameterLayout, ParameterSlot};
+pub use matmul_backend::MatmulBackend;
+pub use model::{DeviceBatch, Pooling, TokenBatch, TokenTransformerConfig};
+pub use optimizer::{AdamW, Schedule};
 pub use precision::Precision;
-pub use products::Products;
 pub use tensors::{Data, Tensor, Tensors};
 pub use transformer::{Evaluation, Loss, TokenTransformer};
 pub use vision_language::{TextDecoder, VisionEncoder, VisionLanguage, VisionLanguageConfig};

@@ -1,19 +1,19 @@
 //! The token transformer as functions on a stream: forward, loss and backward of one batch.
 
-use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Plain, Resource, Stream};
-use thalweg_kernels::train::{argmax, columns, cross_entropy, pool, pool_backward, products_with_two};
+use thalweg::{Brand, DeviceBuffer, DeviceCopy, DeviceSlice, LiveBrand, Resource, Stream};
+use thalweg_kernels::train::{argmax, cross_entropy, pool, pool_backward, products_with_two, sum_rows};
 
 use crate::blocks::{Activations, ActivationsOn, Blocks, Gelu, ScratchOn, Sequences, Shape};
 use crate::error::{Error, Result};
 use crate::layers::{Embedding, Gradients, Target, Weights};
-use crate::layout::{Layout, Linear};
+use crate::layout::{Linear, ParameterLayout};
+use crate::matmul_backend::MatmulBackend;
 use crate::precision::Precision;
-use crate::products::Products;
 use crate::tensors::Tensors;
 
 /// The reduction of the rows of a sequence to one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pool {
+pub enum Pooling {
     /// Their mean.
     #[default]
     Mean,
@@ -23,34 +23,44 @@ pub enum Pool {
 
 /// The shape of a token transformer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Config {
+pub struct TokenTransformerConfig {
     /// The numbers of a token.
-    pub inputs: usize,
+    pub input_dim: usize,
     /// The numbers of a row between the blocks.
-    pub width: usize,
+    pub embed_dim: usize,
     /// The heads of the attention. They divide the width into heads of 1 to 32, or 64 numbers.
-    pub heads: usize,
+    pub num_heads: usize,
     /// The number of blocks.
     pub depth: usize,
     /// The number of classes.
-    pub classes: usize,
+    pub num_classes: usize,
     /// The number that is added to the variance in a norm.
-    pub eps: f32,
+    pub norm_eps: f32,
     /// The form of GELU.
     pub gelu: Gelu,
     /// The reduction of the rows of a sequence to one.
-    pub pool: Pool,
+    pub pooling: Pooling,
 }
 
-impl Default for Config {
+impl Default for TokenTransformerConfig {
     /// 64 numbers a row, 4 heads, 2 blocks, 10 classes, for tokens of 13 numbers.
     fn default() -> Self {
-        let (gelu, pool) = (Gelu::Tanh, Pool::Mean);
-        Self { inputs: 13, width: 64, heads: 4, depth: 2, classes: 10, eps: 1e-5, gelu, pool }
+        let (gelu, pool) = (Gelu::Tanh, Pooling::Mean);
+        Self {
+            input_dim: 13,
+            embed_dim: 64,
+            num_heads: 4,
+            depth: 2,
+            num_classes: 10,
+            norm_eps: 1e-5,
+            gelu,
+            pooling: pool,
+        }
     }
 }
 
-/// Reads the value `key` of the metadata, a number of blocks. A file has a tensor at least for each.
+/// Reads the value `key` of the metadata, a number of blocks. A file has a tensor at least for
+/// each.
 pub(crate) fn blocks(file: &Tensors, key: &str, default: Option<usize>) -> Result<usize> {
     let depth = number(file, key, default)?;
     if depth > file.tensors.len() {
@@ -65,13 +75,13 @@ pub(crate) fn number(file: &Tensors, key: &str, default: Option<usize>) -> Resul
     found.ok_or_else(|| file.wrong(format!("the metadata has no `{key}`")))
 }
 
-/// Reads what the metadata of a file of weights says: `heads`, `depth`, and if they are there `eps`,
-/// `gelu` and `pool`. The first two may have defaults.
+/// Reads what the metadata of a file of weights says: `heads`, `depth`, and if they are there
+/// `eps`, `gelu` and `pool`. The first two may have defaults.
 pub(crate) fn metadata(
     file: &Tensors,
     [heads, depth]: [Option<usize>; 2],
-    (eps, gelu, pool): (f32, Gelu, Pool),
-) -> Result<(usize, usize, f32, Gelu, Pool)> {
+    (eps, gelu, pool): (f32, Gelu, Pooling),
+) -> Result<(usize, usize, f32, Gelu, Pooling)> {
     let gelu = match file.metadata.get("gelu").map(String::as_str) {
         None => gelu,
         Some("tanh") => Gelu::Tanh,
@@ -80,45 +90,54 @@ pub(crate) fn metadata(
     };
     let pool = match file.metadata.get("pool").map(String::as_str) {
         None => pool,
-        Some("mean") => Pool::Mean,
-        Some("cls") => Pool::Class,
+        Some("mean") => Pooling::Mean,
+        Some("cls") => Pooling::Class,
         Some(other) => return Err(file.wrong(format!("`pool` is `mean` or `cls`, and not `{other}`"))),
     };
     let (heads, depth) = (number(file, "heads", heads)?, blocks(file, "depth", depth)?);
     Ok((heads, depth, file.value("eps")?.unwrap_or(eps), gelu, pool))
 }
 
-impl Config {
-    /// Reads the shape of a model from its file: from the shapes of its tensors, and from the metadata
-    /// `heads`, `depth`, and if they are there `eps`, `gelu` and `pool`.
+impl TokenTransformerConfig {
+    /// Reads the shape of a model from its file: from the shapes of its tensors, and from the
+    /// metadata `heads`, `depth`, and if they are there `eps`, `gelu` and `pool`.
     ///
     /// # Errors
     /// A tensor or a key is missing, a value makes no sense, or two tensors do not fit together.
-    pub fn of(file: &Tensors) -> Result<Self> {
-        let (heads, depth, eps, gelu, pool) = metadata(file, [None, None], (1e-5, Gelu::Tanh, Pool::Mean))?;
+    pub fn from_tensors(file: &Tensors) -> Result<Self> {
+        let (heads, depth, eps, gelu, pool) = metadata(file, [None, None], (1e-5, Gelu::Tanh, Pooling::Mean))?;
         let [width, inputs] = file.matrix("embed.weight", None)?;
         let [classes, _] = file.matrix("head.weight", Some(width))?;
-        let config = Self { inputs, width, heads, depth, classes, eps, gelu, pool };
+        let config = Self {
+            input_dim: inputs,
+            embed_dim: width,
+            num_heads: heads,
+            depth,
+            num_classes: classes,
+            norm_eps: eps,
+            gelu,
+            pooling: pool,
+        };
         config.check().map_err(|error| file.wrong(error.to_string()))
     }
 
     fn check(self) -> Result<Self> {
         self.shape().check()?;
-        let Self { inputs, classes, .. } = self;
+        let Self { input_dim: inputs, num_classes: classes, .. } = self;
         if inputs == 0 || classes == 0 {
             return Err(Error::Config(format!("tokens of {inputs} numbers and {classes} classes")));
         }
         Ok(self)
     }
 
-    /// Writes what [`of`](Self::of) reads from the metadata.
+    /// Writes what [`from_tensors`](Self::from_tensors) reads from the metadata.
     pub(crate) fn describe(&self, file: &mut Tensors) {
         let gelu = if self.gelu == Gelu::Tanh { "tanh" } else { "erf" };
-        let pool = if self.pool == Pool::Mean { "mean" } else { "cls" };
+        let pool = if self.pooling == Pooling::Mean { "mean" } else { "cls" };
         for (key, value) in [
-            ("heads", self.heads.to_string()),
+            ("heads", self.num_heads.to_string()),
             ("depth", self.depth.to_string()),
-            ("eps", self.eps.to_string()),
+            ("eps", self.norm_eps.to_string()),
             ("gelu", gelu.into()),
             ("pool", pool.into()),
         ] {
@@ -127,7 +146,7 @@ impl Config {
     }
 
     pub(crate) fn shape(&self) -> Shape {
-        let &Self { width, heads, depth, eps, gelu, .. } = self;
+        let &Self { embed_dim: width, num_heads: heads, depth, norm_eps: eps, gelu, .. } = self;
         Shape { width, heads, depth, eps, gelu }
     }
 }
@@ -149,7 +168,7 @@ impl Shape {
 
 /// A batch on the host: the tokens of all sequences one after another.
 #[derive(Clone, Copy, Debug)]
-pub struct Batch<'a> {
+pub struct TokenBatch<'a> {
     /// The tokens, [T, inputs].
     pub tokens: &'a [f32],
     /// The position of each token, [T, 2].
@@ -161,7 +180,7 @@ pub struct Batch<'a> {
     pub labels: &'a [i32],
 }
 
-impl Batch<'_> {
+impl TokenBatch<'_> {
     /// Returns the number of sequences.
     #[must_use]
     pub fn sequences(&self) -> usize {
@@ -175,13 +194,13 @@ impl Batch<'_> {
     }
 
     /// Checks that the parts fit each other and the model.
-    pub(crate) fn check(&self, config: &Config, learns: bool) -> Result<()> {
+    pub(crate) fn check(&self, config: &TokenTransformerConfig, learns: bool) -> Result<()> {
         let (rows, sequences) = (self.rows(), self.sequences());
         let wrong = |what: String| Err(Error::Batch(what));
         if sequences == 0 || self.cu_seqlens[0] != 0 || self.cu_seqlens.windows(2).any(|w| w[0] >= w[1]) {
             return wrong("`cu_seqlens` begins with 0 and rises, with a sequence at least".into());
         }
-        for (name, len, of) in [("tokens", self.tokens.len(), config.inputs), ("position", self.position.len(), 2)] {
+        for (name, len, of) in [("tokens", self.tokens.len(), config.input_dim), ("position", self.position.len(), 2)] {
             if len != rows * of {
                 return wrong(format!("`{name}` has {len} numbers, and not {rows} x {of}"));
             }
@@ -189,8 +208,8 @@ impl Batch<'_> {
         if (learns || !self.labels.is_empty()) && self.labels.len() != sequences {
             return wrong(format!("there are {} labels for {sequences} sequences", self.labels.len()));
         }
-        if let Some(label) = self.labels.iter().find(|&&label| label < 0 || label as usize >= config.classes) {
-            return wrong(format!("a label is {label}, and there are {} classes", config.classes));
+        if let Some(label) = self.labels.iter().find(|&&label| label < 0 || label as usize >= config.num_classes) {
+            return wrong(format!("a label is {label}, and there are {} classes", config.num_classes));
         }
         Ok(())
     }
@@ -199,8 +218,8 @@ impl Batch<'_> {
 /// The places of a model's weights.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
-    pub(crate) config: Config,
-    pub(crate) layout: Layout,
+    pub(crate) config: TokenTransformerConfig,
+    pub(crate) layout: ParameterLayout,
     embedding: Embedding,
     blocks: Blocks,
     head: Linear,
@@ -240,12 +259,13 @@ pub(crate) struct Pass<E: Precision> {
 pub(crate) struct Extent {
     pub(crate) rows: usize,
     pub(crate) sequences: usize,
-    /// Whether the last sequence is padding. It has no label and adds nothing to loss and gradients.
+    /// Whether the last sequence is padding. It has no label and adds nothing to loss and
+    /// gradients.
     pub(crate) padded: bool,
 }
 
 impl Extent {
-    pub(crate) fn of(batch: &Batch<'_>) -> Self {
+    pub(crate) fn of(batch: &TokenBatch<'_>) -> Self {
         Self { rows: batch.rows(), sequences: batch.sequences(), padded: false }
     }
 
@@ -261,7 +281,7 @@ impl Extent {
     }
 
     /// Returns the number of sequences with a label.
-    pub(crate) fn labelled(self) -> usize {
+    pub(crate) fn labeled(self) -> usize {
         self.sequences - usize::from(self.padded)
     }
 }
@@ -277,23 +297,23 @@ pub struct DeviceBatch<'a, S> {
     pub cu_seqlens: &'a DeviceSlice<S, i32>,
     /// The class of each sequence, B numbers.
     pub labels: &'a DeviceSlice<S, i32>,
-    /// Whether rows may follow those of the last sequence. They must hold finite numbers, and change
-    /// neither the loss nor the gradients.
+    /// Whether rows may follow those of the last sequence. They must hold finite numbers, and
+    /// change neither the loss nor the gradients.
     pub padded: bool,
 }
 
 impl<S> DeviceBatch<'_, S> {
-    /// Checks that the lengths fit each other and the model. The pass has a sequence more for padding,
-    /// which is never empty.
-    pub(crate) fn extent(&self, config: &Config) -> Result<Extent> {
+    /// Checks that the lengths fit each other and the model. The pass has a sequence more for
+    /// padding, which is never empty.
+    pub(crate) fn extent(&self, config: &TokenTransformerConfig) -> Result<Extent> {
         let wrong = |what: String| Err(Error::Batch(what));
         let (rows, b) = (self.position.len() / 2, self.labels.len());
         if b == 0 || self.cu_seqlens.len() != b + 1 {
             return wrong(format!("{b} labels with {} ends of sequences", self.cu_seqlens.len()));
         }
-        if rows == 0 || self.position.len() != 2 * rows || self.tokens.len() != rows * config.inputs {
+        if rows == 0 || self.position.len() != 2 * rows || self.tokens.len() != rows * config.input_dim {
             let (tokens, position) = (self.tokens.len(), self.position.len());
-            return wrong(format!("{tokens} numbers of tokens of {} each, and {position} of places", config.inputs));
+            return wrong(format!("{tokens} numbers of tokens of {} each, and {position} of places", config.input_dim));
         }
         Ok(match self.padded {
             // Rows at multiples of 8 are fast to multiply in each form of a product.
@@ -304,9 +324,14 @@ impl<S> DeviceBatch<'_, S> {
 }
 
 impl<S: LiveBrand, E: Precision> PassOn<S, E> {
-    pub(crate) fn new(s: &Stream<S>, products: Products, config: &Config, extent: Extent) -> thalweg::Result<Self> {
+    pub(crate) fn new(
+        s: &Stream<S>,
+        products: MatmulBackend,
+        config: &TokenTransformerConfig,
+        extent: Extent,
+    ) -> thalweg::Result<Self> {
         let Extent { rows, sequences, .. } = extent;
-        let &Config { inputs, width, classes, .. } = config;
+        let &TokenTransformerConfig { input_dim: inputs, embed_dim: width, num_classes: classes, .. } = config;
         Ok(Self {
             tokens: s.alloc(rows * inputs)?,
             operands: s.alloc(rows * inputs * E::ROOM)?,
@@ -334,8 +359,9 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
         self.room
     }
 
-    /// Copies a batch to the device. The host copies it into page-locked memory and waits for nothing.
-    pub(crate) fn upload(&mut self, s: &Stream<S>, batch: &Batch<'_>) -> thalweg::Result<()> {
+    /// Copies a batch to the device. The host copies it into page-locked memory and waits for
+    /// nothing.
+    pub(crate) fn upload(&mut self, s: &Stream<S>, batch: &TokenBatch<'_>) -> thalweg::Result<()> {
         self.extent = Extent::of(batch);
         upload(s, batch.tokens, &mut self.tokens)?;
         upload(s, batch.position, &mut self.position)?;
@@ -347,13 +373,14 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
     pub(crate) fn take(
         &mut self,
         s: &Stream<S>,
-        config: &Config,
+        config: &TokenTransformerConfig,
         batch: &DeviceBatch<'_, S>,
         extent: Extent,
     ) -> thalweg::Result<()> {
         self.extent = extent;
-        let (given, rows, b) = (batch.position.len() / 2, extent.rows, extent.labelled());
-        let (tokens, more) = self.tokens.slice_mut(..rows * config.inputs)?.split_at_mut(given * config.inputs)?;
+        let (given, rows, b) = (batch.position.len() / 2, extent.rows, extent.labeled());
+        let (tokens, more) =
+            self.tokens.slice_mut(..rows * config.input_dim)?.split_at_mut(given * config.input_dim)?;
         s.copy(batch.tokens, tokens)?;
         s.zero(more)?;
         let (position, more) = self.position.slice_mut(..2 * rows)?.split_at_mut(2 * given)?;
@@ -368,7 +395,7 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
 }
 
 /// Copies numbers to the start of a buffer.
-pub(crate) fn upload<S: LiveBrand, T: Plain>(
+pub(crate) fn upload<S: LiveBrand, T: DeviceCopy>(
     s: &Stream<S>,
     data: &[T],
     to: &mut DeviceSlice<S, T>,
@@ -381,9 +408,10 @@ pub(crate) fn upload<S: LiveBrand, T: Plain>(
 }
 
 impl Model {
-    pub(crate) fn new(config: Config) -> Result<Self> {
-        let Config { inputs, width, classes, .. } = config.check()?;
-        let mut layout = Layout::default();
+    pub(crate) fn new(config: TokenTransformerConfig) -> Result<Self> {
+        let TokenTransformerConfig { input_dim: inputs, embed_dim: width, num_classes: classes, .. } =
+            config.check()?;
+        let mut layout = ParameterLayout::default();
         let embedding = Embedding::new(&mut layout, "", width, inputs)?;
         let blocks = Blocks::new(&mut layout, config.shape(), "")?;
         let head = layout.linear("head", classes, width)?;
@@ -394,14 +422,14 @@ impl Model {
     pub(crate) fn scratch<S: LiveBrand, E: Precision>(
         &self,
         s: &Stream<S>,
-        products: Products,
+        products: MatmulBackend,
         rows: usize,
     ) -> thalweg::Result<ScratchOn<S, E>> {
-        ScratchOn::new(s, products, self.config.shape(), rows, self.config.classes)
+        ScratchOn::new(s, products, self.config.shape(), rows, self.config.num_classes)
     }
 
     fn first(&self) -> bool {
-        self.config.pool == Pool::Class
+        self.config.pooling == Pooling::Class
     }
 
     /// Computes the logits.
@@ -411,7 +439,7 @@ impl Model {
         w: Weights<'_, S, E>,
         pass: &mut PassOn<S, E>,
     ) -> thalweg::Result<()> {
-        let Config { inputs, width, classes, .. } = self.config;
+        let TokenTransformerConfig { input_dim: inputs, embed_dim: width, num_classes: classes, .. } = self.config;
         let Extent { rows, sequences, .. } = pass.extent;
         let n = rows * width;
         let inputs = [pass.tokens.slice(..rows * inputs)?, pass.position.slice(..2 * rows)?];
@@ -428,16 +456,16 @@ impl Model {
         self.head.wide(s, w, sequences, pooled, None, (logits, pass.activations.by()))
     }
 
-    /// Computes the loss, the gradient of the logits and the largest logits. The sum over sequences is
-    /// divided by `sequences`, which may be those of several batches.
+    /// Computes the loss, the gradient of the logits and the largest logits. The sum over sequences
+    /// is divided by `sequences`, which may be those of several batches.
     pub(crate) fn loss<S: Brand, E: Precision>(
         &self,
         s: &Stream<S>,
         sequences: usize,
         pass: &mut PassOn<S, E>,
     ) -> thalweg::Result<()> {
-        let classes = self.config.classes;
-        let b = pass.extent.labelled();
+        let classes = self.config.num_classes;
+        let b = pass.extent.labeled();
         let n = b * classes;
         if pass.extent.padded {
             s.zero(pass.dlogits.slice_mut(n..n + classes)?)?;
@@ -447,7 +475,7 @@ impl Model {
         let scale = (1.0 / sequences as f64) as f32;
         let (rows, columns_of) = (b as u32, classes as u32);
         cross_entropy(s, rows, columns_of, scale, logits, labels, losses, pass.dlogits.slice_mut(..n)?)?;
-        columns(s, [rows, 1], false, losses, &mut pass.parts, &mut pass.loss)?;
+        sum_rows(s, [rows, 1], false, losses, &mut pass.parts, &mut pass.loss)?;
         argmax(s, rows, columns_of, logits, pass.best.slice_mut(..b)?)
     }
 
@@ -460,7 +488,7 @@ impl Model {
         scratch: &mut ScratchOn<S, E>,
         (to, add): (&mut dyn Target<S>, bool),
     ) -> thalweg::Result<()> {
-        let Config { inputs, width, classes, .. } = self.config;
+        let TokenTransformerConfig { input_dim: inputs, embed_dim: width, num_classes: classes, .. } = self.config;
         let Extent { rows, sequences, .. } = pass.extent;
         let n = rows * width;
         let dlogits = pass.dlogits.slice(..sequences * classes)?;

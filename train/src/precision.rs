@@ -1,17 +1,18 @@
 //! The precision of products and activations.
 
 use thalweg::simt::bf16;
-use thalweg::{Brand, DeviceSlice, Plain, Stream};
+use thalweg::{Brand, DeviceCopy, DeviceSlice, Stream};
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand};
-use thalweg_kernels::train::{Number, round};
+use thalweg_kernels::train::{TrainElement, round};
 
-use crate::products::MultiplierOn;
+use crate::matmul_backend::MatmulOn;
 
-/// The type of the operands of matrix products and attention, and of activations: `f32`, or [`bf16`].
+/// The type of the operands of matrix products and attention, and of activations: `f32`, or
+/// [`bf16`].
 ///
-/// Sums, the residual stream, norms, the softmax, the loss, gradients of weights, weights and moments
-/// are `f32` with both.
-pub trait Precision: Operand + Number + Plain + std::fmt::Debug {
+/// Sums, the residual stream, norms, the softmax, the loss, gradients of weights, weights and
+/// moments are `f32` with both.
+pub trait Precision: Operand + TrainElement + DeviceCopy + std::fmt::Debug {
     /// The elements of room that [`rounded`](Self::rounded) needs for one number.
     #[doc(hidden)]
     const ROOM: usize;
@@ -20,7 +21,7 @@ pub trait Precision: Operand + Number + Plain + std::fmt::Debug {
     #[doc(hidden)]
     fn wide<S: Brand>(
         s: &Stream<S>,
-        by: &mut MultiplierOn<S>,
+        by: &mut MatmulOn<S>,
         a: Matrix<'_, S, Self>,
         b: Matrix<'_, S, Self>,
         epilogue: &Epilogue<'_, S, f32>,
@@ -45,7 +46,7 @@ impl Precision for f32 {
 
     fn wide<S: Brand>(
         s: &Stream<S>,
-        by: &mut MultiplierOn<S>,
+        by: &mut MatmulOn<S>,
         a: Matrix<'_, S, Self>,
         b: Matrix<'_, S, Self>,
         epilogue: &Epilogue<'_, S, f32>,
@@ -70,7 +71,7 @@ impl Precision for bf16 {
 
     fn wide<S: Brand>(
         s: &Stream<S>,
-        by: &mut MultiplierOn<S>,
+        by: &mut MatmulOn<S>,
         a: Matrix<'_, S, Self>,
         b: Matrix<'_, S, Self>,
         epilogue: &Epilogue<'_, S, f32>,

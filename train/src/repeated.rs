@@ -12,9 +12,9 @@ pub(crate) trait Work<R: Resource> {
     fn enqueue<S: Brand>(&self, s: &Stream<S>, bundle: &mut R::On<S>) -> thalweg::Result<()>;
 }
 
-/// Enqueues work call by call the first time that a shape comes, captures a graph the second time, and
-/// from then on enqueues the graph by one call. `K` names the shape: everything that the work reads on
-/// the host.
+/// Enqueues work call by call the first time that a shape comes, captures a graph the second time,
+/// and from then on enqueues the graph by one call. `K` names the shape: everything that the work
+/// reads on the host.
 #[derive(Debug)]
 pub(crate) struct Repeated<K, R: Resource> {
     enabled: bool,

@@ -113,12 +113,12 @@ impl Tensors {
         Ok(Self { tensors, metadata, path: path.into() })
     }
 
-    /// Writes a file. It is written beside its place and then renamed, so that the place always has a
-    /// whole file: the old one until the new one is on the disk.
+    /// Writes a file. It is written beside its place and then renamed, so that the place always has
+    /// a whole file: the old one until the new one is on the disk.
     ///
     /// # Errors
-    /// A tensor does not have as many elements as its shape says, or the file cannot be written. The old one is
-    /// then still there.
+    /// A tensor does not have as many elements as its shape says, or the file cannot be written.
+    /// The old one is then still there.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         if let Some((name, Tensor { shape, data })) = self.tensors.iter().find(|(_, tensor)| !tensor.is_whole()) {
@@ -140,7 +140,8 @@ impl Tensors {
             })
             .and_then(|()| fs::rename(&beside, path));
         written.map_err(|source| {
-            // What was written so far helps nobody. If it cannot be removed, the first error says why.
+            // What was written so far helps nobody. If it cannot be removed, the first error says
+            // why.
             let _ = fs::remove_file(&beside);
             Error::File { path: path.into(), source }
         })
@@ -181,8 +182,8 @@ impl Tensors {
         }
     }
 
-    /// Returns the extents of a matrix. A file may say any extent beside one that is 0, so an extent that counts
-    /// must be compared with that of another tensor: `columns`, if it is known.
+    /// Returns the extents of a matrix. A file may say any extent beside one that is 0, so an
+    /// extent that counts must be compared with that of another tensor: `columns`, if it is known.
     pub(crate) fn matrix(&self, name: &str, columns: Option<usize>) -> Result<[usize; 2]> {
         match self.shape(name)? {
             &[a, b] if columns.is_none_or(|columns| columns == b) => Ok([a, b]),

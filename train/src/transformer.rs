@@ -1,4 +1,4 @@
-//! The token transformer with its optimiser, on one stream.
+//! The token transformer with its optimizer, on one stream.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -8,11 +8,11 @@ use thalweg::{Brand, Event, LiveBrand, PinnedBuffer, Resource, Stream};
 use crate::blocks::{Scratch, ScratchOn};
 use crate::error::{Error, Result};
 use crate::layers::{Parameters, ParametersOn};
-use crate::layout::Layout;
-use crate::model::{Batch, Config, DeviceBatch, Extent, Model, Pass, PassOn};
-use crate::optimiser::{AdamW, Moments, MomentsOn};
+use crate::layout::ParameterLayout;
+use crate::matmul_backend::MatmulBackend;
+use crate::model::{DeviceBatch, Extent, Model, Pass, PassOn, TokenBatch, TokenTransformerConfig};
+use crate::optimizer::{AdamW, Moments, MomentsOn};
 use crate::precision::Precision;
-use crate::products::Products;
 use crate::repeated::{Repeated, Work};
 use crate::tensors::Tensors;
 
@@ -21,23 +21,23 @@ use crate::tensors::Tensors;
 /// `E` is the precision: `f32`, or [`bf16`](thalweg::simt::bf16) for the operands of products and
 /// attention. The weights are `f32` with both.
 ///
-/// The first batch, and later each that is larger than all before, allocates device memory. All other
-/// steps allocate none and wait for nothing. When a batch has as many tokens and sequences as an
-/// earlier one, its step is captured, and later ones of this shape are graphs that one call enqueues
-/// ([`enable_graphs`](Self::enable_graphs)). The same batches give the same bits on every run on the
-/// same device, with graphs or without.
+/// The first batch, and later each that is larger than all before, allocates device memory. All
+/// other steps allocate none and wait for nothing. When a batch has as many tokens and sequences as
+/// an earlier one, its step is captured, and later ones of this shape are graphs that one call
+/// enqueues ([`enable_graphs`](Self::enable_graphs)). The same batches give the same bits on every
+/// run on the same device, with graphs or without.
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
-/// use thalweg_train::{Batch, Config, TokenTransformer};
+/// use thalweg_train::{TokenBatch, TokenTransformerConfig, TokenTransformer};
 ///
 /// stream_tags!(Train);
 /// let train = Device::cpu()?.stream::<Train>()?;
-/// let config = Config { inputs: 3, width: 16, heads: 2, depth: 1, classes: 2, ..Config::default() };
+/// let config = TokenTransformerConfig { inputs: 3, width: 16, heads: 2, depth: 1, classes: 2, ..TokenTransformerConfig::default() };
 /// let mut model = TokenTransformer::<_, f32>::new(&train, config, 7)?;
 ///
 /// // Two sequences, of 2 tokens and of 1.
-/// let batch = Batch {
+/// let batch = TokenBatch {
 ///     tokens: &[0.0, 0.5, 1.0, 1.0, 0.5, 0.0, 0.2, 0.2, 0.2],
 ///     position: &[0.0, 0.0, 0.5, 0.5, 0.5, 0.5],
 ///     cu_seqlens: &[0, 2, 3],
@@ -53,19 +53,21 @@ use crate::tensors::Tensors;
 pub struct TokenTransformer<S: LiveBrand, E: Precision> {
     pub(crate) stream: Stream<S>,
     pub(crate) model: Model,
-    pub(crate) optimiser: AdamW,
+    pub(crate) optimizer: AdamW,
     pub(crate) steps: u64,
     /// It is empty after a failure of the device that lost the memory.
     pub(crate) state: Option<State<S, E>>,
     pub(crate) pass: Option<PassOn<S, E>>,
     pub(crate) scratch: Option<(usize, ScratchOn<S, E>)>,
     graphs: Repeated<Shape, Whole<E>>,
-    pub(crate) products: Products,
-    /// The batches in flight of [`micro_batches`](fn@crate::overlap::micro_batches), and their room.
+    pub(crate) products: MatmulBackend,
+    /// The batches in flight of [`micro_batches`](fn@crate::overlap::micro_batches), and their
+    /// room.
     pub(crate) passes: (Extent, VecDeque<Event<Pass<E>>>),
 }
 
-/// The most steps of a checkpoint: up to here each number of steps is an `f64`, in which the optimiser counts.
+/// The most steps of a checkpoint: up to here each number of steps is an `f64`, in which the
+/// optimizer counts.
 const MOST_STEPS: u64 = 1 << 53;
 
 /// The state that a step changes.
@@ -100,15 +102,15 @@ impl Model {
     ) -> thalweg::Result<()> {
         parameters.round(s)?;
         self.forward(s, parameters.weights(), pass)?;
-        self.loss(s, pass.extent.labelled(), pass)
+        self.loss(s, pass.extent.labeled(), pass)
     }
 }
 
 impl<S: LiveBrand, E: Precision> std::fmt::Debug for TokenTransformer<S, E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { model, optimiser, steps, .. } = self;
+        let Self { model, optimizer, steps, .. } = self;
         let mut f = f.debug_struct("TokenTransformer");
-        f.field("config", &model.config).field("optimiser", optimiser).field("steps", steps).finish_non_exhaustive()
+        f.field("config", &model.config).field("optimizer", optimizer).field("steps", steps).finish_non_exhaustive()
     }
 }
 
@@ -134,9 +136,9 @@ impl Loss {
     /// Waits for the step and returns its loss: the mean cross-entropy before the update.
     ///
     /// # Errors
-    /// The device has failed. Or, of a step of several ranks, they did not have as many sequences together as
-    /// this rank said.
-    pub fn get(self) -> Result<f32> {
+    /// The device has failed. Or, of a step of several ranks, they did not have as many sequences
+    /// together as this rank said.
+    pub fn item(self) -> Result<f32> {
         let numbers = self.numbers.synchronize()?;
         // Larger numbers are not exact.
         if let Some(sequences) = self.sequences.filter(|&n| n < 1 << 24)
@@ -157,7 +159,7 @@ pub struct Evaluation {
     /// The logits, [B, classes].
     pub logits: Vec<f32>,
     /// The class with the largest logit of each sequence. Of equal ones it is the first.
-    pub classes: Vec<i32>,
+    pub predictions: Vec<i32>,
 }
 
 impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
@@ -165,18 +167,18 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     ///
     /// # Errors
     /// The configuration makes no sense, or there is no memory.
-    pub fn new(stream: &Stream<S>, config: Config, seed: u64) -> Result<Self> {
+    pub fn new(stream: &Stream<S>, config: TokenTransformerConfig, seed: u64) -> Result<Self> {
         let model = Model::new(config)?;
-        let weights = model.layout.draw(seed)?;
+        let weights = model.layout.init(seed)?;
         Self::with(stream, model, &weights)
     }
 
-    /// Makes a model with the weights of a file (see [`Config::of`]).
+    /// Makes a model with the weights of a file (see [`TokenTransformerConfig::from_tensors`]).
     ///
     /// # Errors
     /// A tensor is missing or has another shape, or there is no memory.
     pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
-        let model = Model::new(Config::of(file)?)?;
+        let model = Model::new(TokenTransformerConfig::from_tensors(file)?)?;
         let weights = model.layout.flatten(file, "")?;
         Self::with(stream, model, &weights)
     }
@@ -184,13 +186,13 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     fn with(stream: &Stream<S>, model: Model, weights: &[f32]) -> Result<Self> {
         Ok(Self {
             stream: *stream,
-            optimiser: AdamW::default(),
+            optimizer: AdamW::default(),
             steps: 0,
             state: Some((ParametersOn::new(stream, weights)?, MomentsOn::new(stream, weights.len())?)),
             pass: None,
             scratch: None,
             graphs: Repeated::default(),
-            products: Products::default(),
+            products: MatmulBackend::default(),
             passes: (Extent::default(), VecDeque::new()),
             model,
         })
@@ -209,7 +211,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     }
 
     /// Sets what computes the products of matrices from now on. At first it is thalweg's kernels.
-    pub fn set_products(&mut self, products: Products) {
+    pub fn set_matmul_backend(&mut self, products: MatmulBackend) {
         self.products = products;
         self.graphs.clear();
         (self.pass, self.scratch) = (None, None); // they have the workspace
@@ -224,25 +226,25 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
 
     /// Returns the shape of the model.
     #[must_use]
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &TokenTransformerConfig {
         &self.model.config
     }
 
     /// Returns where each tensor lies in the flat buffers.
     #[must_use]
-    pub fn layout(&self) -> &Layout {
+    pub fn layout(&self) -> &ParameterLayout {
         &self.model.layout
     }
 
-    /// Returns the options of the optimiser.
+    /// Returns the options of the optimizer.
     #[must_use]
-    pub fn optimiser(&self) -> &AdamW {
-        &self.optimiser
+    pub fn optimizer(&self) -> &AdamW {
+        &self.optimizer
     }
 
-    /// Returns the options of the optimiser to change them. They count from the next step on.
-    pub fn optimiser_mut(&mut self) -> &mut AdamW {
-        &mut self.optimiser
+    /// Returns the options of the optimizer to change them. They count from the next step on.
+    pub fn optimizer_mut(&mut self) -> &mut AdamW {
+        &mut self.optimizer
     }
 
     /// Returns the number of steps so far.
@@ -254,23 +256,23 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     /// Enqueues a step: forward, backward and update. It returns at once.
     ///
     /// # Errors
-    /// The batch does not fit the model, there is no memory, or the device failed. The weights and the
-    /// optimiser are then those of the step before.
-    pub fn step(&mut self, batch: &Batch<'_>) -> Result<Loss> {
+    /// The batch does not fit the model, there is no memory, or the device failed. The weights and
+    /// the optimizer are then those of the step before.
+    pub fn step(&mut self, batch: &TokenBatch<'_>) -> Result<Loss> {
         batch.check(&self.model.config, true)?;
         let extent = Extent::of(batch);
         self.learn(extent, |s, pass| Ok(pass.upload(s, batch)?))
     }
 
-    /// Enqueues a step on a batch that is on the device. It returns at once. The batch is copied, so
-    /// its buffers are free as soon as the stream has passed the copies.
+    /// Enqueues a step on a batch that is on the device. It returns at once. The batch is copied,
+    /// so its buffers are free as soon as the stream has passed the copies.
     ///
-    /// What the buffers hold is not checked. If `cu_seqlens` does not rise, or a sequence is empty, the
-    /// results mean nothing; a label that is no class makes the loss NaN.
+    /// What the buffers hold is not checked. If `cu_seqlens` does not rise, or a sequence is empty,
+    /// the results mean nothing; a label that is no class makes the loss NaN.
     ///
     /// # Errors
     /// The lengths of the batch do not fit the model, there is no memory, or the device failed. The
-    /// weights and the optimiser are then those of the step before.
+    /// weights and the optimizer are then those of the step before.
     pub fn step_on(&mut self, batch: &DeviceBatch<'_, S>) -> Result<Loss> {
         let config = self.model.config;
         let extent = batch.extent(&config)?;
@@ -284,13 +286,13 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     ) -> Result<Loss> {
         let mut loss = self.stream.bind(self.stream.device().pinned::<f32>(1)?)?;
         self.make_room(extent, true)?;
-        let (s, clip) = (self.stream, self.optimiser.clip);
+        let (s, clip) = (self.stream, self.optimizer.max_grad_norm);
         let (Some((parameters, mut moments)), Some(mut pass), Some((rows, scratch))) =
             (self.state.take(), self.pass.take(), self.scratch.take())
         else {
             return Err(Error::Lost);
         };
-        let filled = fill(&s, &mut pass).and_then(|()| Ok(self.optimiser.prepare(&s, self.steps, &mut moments)?));
+        let filled = fill(&s, &mut pass).and_then(|()| Ok(self.optimizer.prepare(&s, self.steps, &mut moments)?));
         let whole = (parameters, moments, pass, scratch);
         let (whole, enqueued) = match filled {
             Err(error) => (whole, Err(error)),
@@ -318,7 +320,8 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
         let before = pass.as_ref().map(PassOn::room);
         if before.is_none_or(|room| !extent.fits(room)) {
             self.graphs.clear();
-            // As much as before at least: batches of many rows and batches of many sequences may take turns.
+            // As much as before at least: batches of many rows and batches of many sequences may
+            // take turns.
             *pass = None; // its memory is free before the new one is allocated
             *pass = Some(PassOn::new(s, *products, &model.config, before.map_or(extent, |room| extent.or(room)))?);
         }
@@ -336,7 +339,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     }
 
     /// Computes the logits and the loss of a batch from the host.
-    fn predict(&mut self, batch: &Batch<'_>, learns: bool) -> Result<&mut PassOn<S, E>> {
+    fn predict(&mut self, batch: &TokenBatch<'_>, learns: bool) -> Result<&mut PassOn<S, E>> {
         self.make_room(Extent::of(batch), learns)?;
         let Self { stream: s, model, state: Some((parameters, _)), pass: Some(pass), .. } = self else {
             return Err(Error::Lost);
@@ -350,14 +353,14 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
         self.state.as_ref().ok_or(Error::Lost)
     }
 
-    /// Computes logits, loss and the most likely classes of a batch, and waits for them. The weights do
-    /// not change.
+    /// Computes logits, loss and the most likely classes of a batch, and waits for them. The
+    /// weights do not change.
     ///
     /// # Errors
     /// The batch does not fit the model, there is no memory, or the device failed.
-    pub fn evaluate(&mut self, batch: &Batch<'_>) -> Result<Evaluation> {
+    pub fn evaluate(&mut self, batch: &TokenBatch<'_>) -> Result<Evaluation> {
         batch.check(&self.model.config, false)?;
-        let (s, b, classes) = (self.stream, batch.sequences(), self.model.config.classes);
+        let (s, b, classes) = (self.stream, batch.sequences(), self.model.config.num_classes);
         let pass = self.predict(batch, false)?;
         Ok(Evaluation {
             loss: match batch.labels {
@@ -365,7 +368,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
                 _ => Some(s.read_blocking(&pass.loss)?[0]),
             },
             logits: s.read_blocking(pass.logits.slice(..b * classes)?)?,
-            classes: s.read_blocking(pass.best.slice(..b)?)?,
+            predictions: s.read_blocking(pass.best.slice(..b)?)?,
         })
     }
 
@@ -373,7 +376,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     ///
     /// # Errors
     /// The batch does not fit the model, there is no memory, or the device failed.
-    pub fn gradients(&mut self, batch: &Batch<'_>) -> Result<Tensors> {
+    pub fn gradients(&mut self, batch: &TokenBatch<'_>) -> Result<Tensors> {
         batch.check(&self.model.config, true)?;
         self.predict(batch, true)?;
         let Self { stream: s, model, state: Some((parameters, moments)), pass, scratch, .. } = self else {
@@ -405,12 +408,13 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
         self.tensors()?.save(path)
     }
 
-    /// Writes a checkpoint: weights, both moments, the number of steps, and what else the caller needs
-    /// to go on, `progress`: its place in the data, and the state of its random numbers. The file is
-    /// written beside its place and then renamed.
+    /// Writes a checkpoint: weights, both moments, the number of steps, and what else the caller
+    /// needs to go on, `progress`: its place in the data, and the state of its random numbers. The
+    /// file is written beside its place and then renamed.
     ///
     /// # Errors
-    /// The device has failed, or the file cannot be written. The last checkpoint is then still there.
+    /// The device has failed, or the file cannot be written. The last checkpoint is then still
+    /// there.
     pub fn checkpoint(&self, path: impl AsRef<Path>, progress: &BTreeMap<String, String>) -> Result<()> {
         let mut tensors = self.tensors()?;
         let (layout, (_, moments)) = (&self.model.layout, self.state()?);
@@ -423,9 +427,9 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
         tensors.save(path)
     }
 
-    /// Makes a model from a checkpoint, and returns it with the progress that was saved. The next steps
-    /// have the bits that they would have had without the interruption. Set the options of the
-    /// optimiser again: a checkpoint does not have them.
+    /// Makes a model from a checkpoint, and returns it with the progress that was saved. The next
+    /// steps have the bits that they would have had without the interruption. Set the options of
+    /// the optimizer again: a checkpoint does not have them.
     ///
     /// # Errors
     /// The file cannot be read or is no checkpoint, or there is no memory.

@@ -1,12 +1,14 @@
-//! Several ranks that learn one model: the losses of one rank with all sequences, the same bits on every
+//! Data-parallel training: the losses of one rank with all sequences, the same bits on every
 //! rank and in every schedule, and what goes on after a failure.
 
 use std::collections::BTreeMap;
 
-use thalweg::{At, Device, Rank, stream_tags};
-use thalweg_collective::{BucketSizes, Failure, Options, World, ranks};
+use thalweg::{At, Device, DeviceRank, stream_tags};
+use thalweg_collective::{BucketSizes, Failure, World, WorldOptions, ranks};
 use thalweg_train::overlap::DataParallel;
-use thalweg_train::{AdamW, Batch, Config, DeviceBatch, Error, Result, Schedule, Tensors, TokenTransformer};
+use thalweg_train::{
+    AdamW, DeviceBatch, Error, Result, Schedule, Tensors, TokenBatch, TokenTransformer, TokenTransformerConfig,
+};
 
 use crate::support::{CONFIG, Sample};
 
@@ -17,8 +19,13 @@ type Model<'r> = DataParallel<At<'r, Reduce>, At<'r, Compute>, f32>;
 /// Buckets of a few gradients each, so that there are several.
 const SIZES: BucketSizes = BucketSizes { first: 600, others: 4000 };
 
-fn optimiser(clip: Option<f32>) -> AdamW {
-    AdamW { rate: 5e-3, schedule: Schedule::Cosine { warm_up: 5, steps: 60, end: 0.1 }, clip, ..AdamW::default() }
+fn optimizer(clip: Option<f32>) -> AdamW {
+    AdamW {
+        lr: 5e-3,
+        schedule: Schedule::Cosine { warmup_steps: 5, steps: 60, end: 0.1 },
+        max_grad_norm: clip,
+        ..AdamW::default()
+    }
 }
 
 fn own_devices(size: usize) -> Vec<Device> {
@@ -27,7 +34,7 @@ fn own_devices(size: usize) -> Vec<Device> {
 
 /// The samples of a step, one for each sequence of all ranks. Three steps have all that there are.
 fn samples(step: usize, sequences: usize) -> Vec<Sample> {
-    let one = |k| Sample::new(CONFIG.inputs, CONFIG.classes, 1, (step % 3 * 100 + k) as u64);
+    let one = |k| Sample::new(CONFIG.input_dim, CONFIG.num_classes, 1, (step % 3 * 100 + k) as u64);
     (0..sequences).map(one).collect()
 }
 
@@ -44,7 +51,7 @@ fn join(samples: &[Sample]) -> Sample {
     all
 }
 
-fn start<'r>(rank: Rank<'r>, world: World, clip: Option<f32>, from: Option<&str>) -> Result<Model<'r>> {
+fn start<'r>(rank: DeviceRank<'r>, world: World, clip: Option<f32>, from: Option<&str>) -> Result<Model<'r>> {
     let compute = rank.stream::<Compute>()?;
     let comm = world.comm(rank.stream::<Reduce>()?)?;
     let mut model = match from {
@@ -52,11 +59,12 @@ fn start<'r>(rank: Rank<'r>, world: World, clip: Option<f32>, from: Option<&str>
         // Only the weights of rank 0 count.
         None => TokenTransformer::new(&compute, CONFIG, rank.index() as u64)?,
     };
-    *model.optimiser_mut() = optimiser(clip);
+    *model.optimizer_mut() = optimizer(clip);
     DataParallel::new(comm, model, SIZES)
 }
 
-/// Runs steps on this rank's share of the samples, in batches of `micro` sequences. Returns the losses.
+/// Runs steps on this rank's share of the samples, in batches of `micro` sequences. Returns the
+/// losses.
 fn run(model: &mut Model<'_>, steps: std::ops::Range<usize>, sequences: usize, micro: usize) -> Result<Vec<f32>> {
     let (rank, size) = (model.comm_mut().rank(), model.comm_mut().size());
     let mut losses = Vec::new();
@@ -64,8 +72,8 @@ fn run(model: &mut Model<'_>, steps: std::ops::Range<usize>, sequences: usize, m
         let own = sequences / size;
         let samples = samples(step, sequences);
         let samples: Vec<Sample> = samples[rank * own..(rank + 1) * own].chunks(micro).map(join).collect();
-        let batches: Vec<Batch<'_>> = samples.iter().map(Sample::batch).collect();
-        losses.push(model.step(&batches, sequences)?.get()?);
+        let batches: Vec<TokenBatch<'_>> = samples.iter().map(Sample::batch).collect();
+        losses.push(model.step(&batches, sequences)?.item()?);
     }
     Ok(losses)
 }
@@ -86,7 +94,7 @@ fn trained_on(
     sequences: usize,
     micro: usize,
 ) -> (Vec<f32>, Tensors) {
-    let ended = ranks(devices, Options::default(), |rank, world| -> Result<_> {
+    let ended = ranks(devices, WorldOptions::default(), |rank, world| -> Result<_> {
         let mut model = start(rank, world, clip, None)?;
         assert!(model.buckets().len() > 3, "{:?}", model.buckets());
         let losses = run(&mut model, 0..steps, sequences, micro)?;
@@ -159,7 +167,7 @@ fn every_schedule_gives_the_same_bits() {
 #[test]
 fn accumulation_reduces_once() {
     let operations = |micro| {
-        let ended = ranks(&own_devices(2), Options::default(), |rank, world| -> Result<_> {
+        let ended = ranks(&own_devices(2), WorldOptions::default(), |rank, world| -> Result<_> {
             let mut model = start(rank, world, None, None)?;
             let count = |model: &mut Model<'_>| {
                 let text = format!("{:?}", model.comm_mut());
@@ -184,14 +192,14 @@ fn folder() -> std::path::PathBuf {
     folder
 }
 
-/// A rank leaves in the middle; the others get an error that names it, and the ranks that are started
-/// next go on from the checkpoint as if nothing had happened.
+/// A rank leaves in the middle; the others get an error that names it, and the ranks that are
+/// started next go on from the checkpoint as if nothing had happened.
 #[test]
 fn training_goes_on_from_the_checkpoint() {
     let (folder, undisturbed) = (folder(), trained(&own_devices(2), Some(0.5), 8, 2));
     let path = folder.join("checkpoint.safetensors");
     let path = path.to_str().unwrap();
-    let ended = ranks(&own_devices(2), Options::default(), |rank, world| -> Result<Vec<f32>> {
+    let ended = ranks(&own_devices(2), WorldOptions::default(), |rank, world| -> Result<Vec<f32>> {
         let mut model = start(rank, world, Some(0.5), None)?;
         let losses = run(&mut model, 0..4, 8, 2)?;
         model.checkpoint(path, &BTreeMap::new())?;
@@ -209,7 +217,7 @@ fn training_goes_on_from_the_checkpoint() {
         other => panic!("{other:?}"),
     }
     let before = ended.into_iter().nth(1).unwrap().unwrap();
-    let ended = ranks(&own_devices(2), Options::default(), |rank, world| -> Result<_> {
+    let ended = ranks(&own_devices(2), WorldOptions::default(), |rank, world| -> Result<_> {
         let mut model = start(rank, world, Some(0.5), Some(path))?;
         assert_eq!(model.model().steps(), 4);
         Ok((run(&mut model, 4..8, 8, 2)?, model.model().tensors()?))
@@ -224,7 +232,7 @@ fn training_goes_on_from_the_checkpoint() {
 
 #[test]
 fn ranks_that_drift_are_named() {
-    let ended = ranks(&own_devices(3), Options::default(), |rank, world| -> Result<()> {
+    let ended = ranks(&own_devices(3), WorldOptions::default(), |rank, world| -> Result<()> {
         let mut model = start(rank, world, None, None)?;
         run(&mut model, 0..1, 6, 2)?;
         model.verify()?;
@@ -239,12 +247,13 @@ fn ranks_that_drift_are_named() {
     }
 }
 
-/// Ranks that have unequal parts of a batch, or none at all, and batches on the device, learn the same.
+/// Ranks that have unequal parts of a batch, or none at all, and batches on the device, learn the
+/// same.
 #[test]
 fn parts_may_be_unequal_or_empty() {
     // The first sequences of each rank, of 5 in all.
     let parts = |from: [usize; 3], on_device: bool| {
-        let ended = ranks(&own_devices(3), Options::default(), |rank, world| -> Result<_> {
+        let ended = ranks(&own_devices(3), WorldOptions::default(), |rank, world| -> Result<_> {
             let mut model = start(rank, world, Some(0.5), None)?;
             let s = model.model().stream();
             let mut losses = Vec::new();
@@ -264,7 +273,7 @@ fn parts_may_be_unequal_or_empty() {
                         model.step_on(&batch, 5)?
                     }
                 };
-                losses.push(loss.get()?);
+                losses.push(loss.item()?);
             }
             model.verify()?;
             Ok(losses)
@@ -285,11 +294,11 @@ fn parts_may_be_unequal_or_empty() {
 /// A number of sequences that is not that of all ranks would scale the gradients wrongly.
 #[test]
 fn a_wrong_number_of_sequences_is_found() {
-    let ended = ranks(&own_devices(2), Options::default(), |rank, world| -> Result<f32> {
+    let ended = ranks(&own_devices(2), WorldOptions::default(), |rank, world| -> Result<f32> {
         let mut model = start(rank, world, None, None)?;
         let own = join(&samples(0, 2));
         // Rank 0 forgets the other one's.
-        model.step(&[own.batch()], if rank.index() == 0 { 2 } else { 4 })?.get()
+        model.step(&[own.batch()], if rank.index() == 0 { 2 } else { 4 })?.item()
     });
     assert_eq!(
         ended[0].as_ref().unwrap_err().to_string(),
@@ -301,8 +310,8 @@ fn a_wrong_number_of_sequences_is_found() {
 /// Models of as many weights and other shapes would mix up their gradients.
 #[test]
 fn models_of_other_shapes_are_refused() {
-    let with = |other: Config| {
-        let ended = ranks(&own_devices(2), Options::default(), |rank, world| -> Result<()> {
+    let with = |other: TokenTransformerConfig| {
+        let ended = ranks(&own_devices(2), WorldOptions::default(), |rank, world| -> Result<()> {
             let compute = rank.stream::<Compute>()?;
             let config = if rank.index() == 1 { other } else { CONFIG };
             let model = TokenTransformer::<_, f32>::new(&compute, config, 1)?;
@@ -314,16 +323,16 @@ fn models_of_other_shapes_are_refused() {
         }
     };
     // The weights have the same number, and even the same shapes.
-    with(Config { heads: CONFIG.heads / 2, ..CONFIG });
-    with(Config { width: 2 * CONFIG.width, ..CONFIG });
+    with(TokenTransformerConfig { num_heads: CONFIG.num_heads / 2, ..CONFIG });
+    with(TokenTransformerConfig { embed_dim: 2 * CONFIG.embed_dim, ..CONFIG });
 }
 
 /// A program can put another model into the place of this one.
 #[test]
 fn another_model_is_refused() {
-    let ended = ranks(&own_devices(2), Options::default(), |rank, world| -> Result<()> {
+    let ended = ranks(&own_devices(2), WorldOptions::default(), |rank, world| -> Result<()> {
         let mut model = start(rank, world, None, None)?;
-        let config = Config { depth: CONFIG.depth + 1, ..CONFIG };
+        let config = TokenTransformerConfig { depth: CONFIG.depth + 1, ..CONFIG };
         *model.model_mut() = TokenTransformer::new(&rank.stream::<Compute>()?, config, 1)?;
         model.step(&[join(&samples(0, 1)).batch()], 2).map(drop)
     });

@@ -1,13 +1,14 @@
-//! Several ranks that train on the tokens of their shards of photographs: what one rank learns from all.
+//! Several ranks that train on the tokens of their shards of photographs: what one rank learns from
+//! all.
 
 use std::collections::VecDeque;
 
 use thalweg::{At, Device, LiveBrand, Stream, Timeline, stream_tags};
-use thalweg_collective::{BucketSizes, Comm, Options, ranks};
-use thalweg_loader::{Loader, Sample, Source, Upload};
+use thalweg_collective::{BucketSizes, Comm, WorldOptions, ranks};
+use thalweg_loader::{Loader, Sample, Source, UploadMode};
 use thalweg_train::overlap::{DataParallel, Photographs, PhotographsOn, texture_prefetch};
-use thalweg_train::{Config, Result, TokenTransformer};
-use thalweg_vision::{PLANES, Params, Pipeline};
+use thalweg_train::{Result, TokenTransformer, TokenTransformerConfig};
+use thalweg_vision::{PLANES, Pipeline, TokenParams};
 
 stream_tags!(Up, Make, Train, Reduce);
 
@@ -20,8 +21,8 @@ const SIZES: BucketSizes = BucketSizes { first: 600, others: 4000 };
 /// Photographs whose brightness and stripes say their class.
 fn source() -> Source<i32> {
     Source::indexed(24, |index| {
-        Sample::new("", (index % 2) as i32, move |canvas| {
-            for (i, v) in canvas.rgb(SIZE[0], SIZE[1])?.iter_mut().enumerate() {
+        Sample::new("", (index % 2) as i32, move |sink| {
+            for (i, v) in sink.rgb(SIZE[0], SIZE[1])?.iter_mut().enumerate() {
                 *v = (20 * (index % 2) + index + i as u64 * (index % 5 + 1) % 60) as u8;
             }
             Ok(())
@@ -37,20 +38,27 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
 ) -> Result<(Vec<f32>, Vec<u32>)> {
     let (rank, size) = (comm.rank() as u64, comm.size() as u64);
     let images = BATCH / comm.size();
-    let options = thalweg_loader::Options {
-        batch: images,
+    let options = thalweg_loader::LoaderOptions {
+        batch_size: images,
         shard: (rank, size),
         shuffle: Some(3),
         drop_last: true,
-        upload: Upload::Off,
+        upload: UploadMode::Off,
         ..Default::default()
     };
     let mut loader = Loader::new(up.device(), source(), options)?;
-    let params = Params { patch: 8, sides: 2..=4, budget: 48, ..Params::default() };
+    let params = TokenParams { patch: 8, sides: 2..=4, budget: 48, ..TokenParams::default() };
     let pipeline = Pipeline::new(up.device(), params)?;
     let slots = (0..slots).map(|_| Photographs::new(up, &pipeline, &vec![SIZE; images]));
     let mut slots = slots.collect::<Result<VecDeque<_>>>()?;
-    let config = Config { inputs: PLANES, width: 16, heads: 2, depth: 1, classes: 2, ..Config::default() };
+    let config = TokenTransformerConfig {
+        input_dim: PLANES,
+        embed_dim: 16,
+        num_heads: 2,
+        depth: 1,
+        num_classes: 2,
+        ..TokenTransformerConfig::default()
+    };
     let mut model = DataParallel::new(comm, TokenTransformer::<_, f32>::new(train, config, 5)?, SIZES)?;
     assert!(model.buckets().len() > 2);
     let mut losses = Vec::new();
@@ -79,9 +87,9 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
             losses.push(loss);
             Ok(())
         },
-        &Timeline::off(),
+        &Timeline::disabled(),
     )?;
-    let losses = losses.into_iter().map(|loss| loss.get()).collect::<Result<Vec<_>>>()?;
+    let losses = losses.into_iter().map(|loss| loss.item()).collect::<Result<Vec<_>>>()?;
     model.verify()?;
     let weights = model.model().tensors()?;
     let bits = weights.tensors.values().flat_map(|tensor| match &tensor.data {
@@ -92,7 +100,7 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
 }
 
 fn on_ranks(devices: &[Device], overlapped: bool) -> (Vec<f32>, Vec<u32>) {
-    let ended = ranks(devices, Options::default(), |rank, world| -> Result<_> {
+    let ended = ranks(devices, WorldOptions::default(), |rank, world| -> Result<_> {
         let train: Stream<At<'_, Train>> = rank.stream()?;
         let comm = world.comm(rank.stream::<Reduce>()?)?;
         match overlapped {

@@ -4,29 +4,29 @@
 use testkit::devices::report;
 use thalweg::simt::bf16;
 use thalweg::{AnyStream, Device};
-use thalweg_train::{AdamW, Batch, Data, ImageEncoder, Precision, Products, Schedule, TokenTransformer};
+use thalweg_train::{AdamW, Data, ImageEncoder, MatmulBackend, Precision, Schedule, TokenBatch, TokenTransformer};
 
 use crate::support::{devices, distance, golden, numbers, products};
 
-/// Removes the third of a bias of Q, K and V that belongs to K: its gradient is zero, and what rounding
-/// leaves of it is noise.
+/// Removes the third of a bias of Q, K and V that belongs to K: its gradient is zero, and what
+/// rounding leaves of it is noise.
 fn without_keys(name: &str, v: &[f32]) -> Vec<f32> {
     let third = v.len() / 3;
     if name.ends_with("qkv.bias") { [&v[..third], &v[2 * third..]].concat() } else { v.to_vec() }
 }
 
-/// Checks a model against the golden files. `bounds` are those of logits and losses, of gradients, and
-/// of updates. Returns the bits of the logits.
-fn check<E: Precision>(device: Device, products: Products, bounds: [f64; 3]) -> Vec<u32> {
+/// Checks a model against the golden files. `bounds` are those of logits and losses, of gradients,
+/// and of updates. Returns the bits of the logits.
+fn check<E: Precision>(device: Device, products: MatmulBackend, bounds: [f64; 3]) -> Vec<u32> {
     let (weights, file) = (golden("small/weights"), golden("small/batch"));
     let expected = golden("small/expected");
     AnyStream::new(device).unwrap().enter(|train| {
         let mut model = TokenTransformer::<_, E>::from_tensors(train, &weights).unwrap();
-        model.set_products(products);
-        *model.optimiser_mut() = AdamW { rate: 1e-3, weight_decay: 0.05, ..AdamW::default() };
+        model.set_matmul_backend(products);
+        *model.optimizer_mut() = AdamW { lr: 1e-3, weight_decay: 0.05, ..AdamW::default() };
         let rows = file.shape("tokens").unwrap()[0];
-        let batch = Batch {
-            tokens: file.f32("tokens", &[rows, model.config().inputs]).unwrap(),
+        let batch = TokenBatch {
+            tokens: file.f32("tokens", &[rows, model.config().input_dim]).unwrap(),
             position: file.f32("position", &[rows, 2]).unwrap(),
             cu_seqlens: file.i32("cu_seqlens").unwrap(),
             labels: file.i32("labels").unwrap(),
@@ -45,7 +45,7 @@ fn check<E: Precision>(device: Device, products: Products, bounds: [f64; 3]) -> 
             compare(&name, &without_keys(&name, &got), &without_keys(&name, &wanted), bounds[1]);
             seen += 1;
         }
-        let mut losses: Vec<_> = (0..3).map(|_| model.step(&batch).unwrap().get().unwrap()).collect();
+        let mut losses: Vec<_> = (0..3).map(|_| model.step(&batch).unwrap().item().unwrap()).collect();
         losses.push(model.evaluate(&batch).unwrap().loss.unwrap());
         compare("losses", &losses, &numbers(&expected, "losses"), bounds[0]);
         let after = model.tensors().unwrap();
@@ -62,7 +62,8 @@ fn check<E: Precision>(device: Device, products: Products, bounds: [f64; 3]) -> 
     })
 }
 
-/// Checks that a library computed something where a model was given one: its sums have another order.
+/// Checks that a library computed something where a model was given one: its sums have another
+/// order.
 fn others_compute(logits: &[Vec<u32>]) {
     if let [own, library] = logits {
         assert_ne!(own, library, "the library computed nothing");
@@ -85,27 +86,28 @@ fn three_steps_in_bf16_agree_with_f64() {
     }
 }
 
-/// Takes the steps of `losses.py`, which PyTorch took in f64, and compares the losses: all by their norm, and each.
-fn learns_as_pytorch<E: Precision>(device: Device, products: Products, bounds: [f64; 2]) {
+/// Takes the steps of `losses.py`, which PyTorch took in f64, and compares the losses: all by their
+/// norm, and each.
+fn learns_as_pytorch<E: Precision>(device: Device, products: MatmulBackend, bounds: [f64; 2]) {
     let (weights, file) = (golden("small/weights"), golden("torch/losses"));
     let setting = |name: &str| file.metadata[name].parse::<f64>().unwrap();
     let [steps, warm_up, batches] = ["steps", "warm_up", "batches"].map(|name| setting(name) as u64);
     AnyStream::new(device).unwrap().enter(|train| {
         let mut model = TokenTransformer::<_, E>::from_tensors(train, &weights).unwrap();
-        model.set_products(products);
-        *model.optimiser_mut() = AdamW {
-            rate: setting("rate"),
-            schedule: Schedule::Cosine { warm_up, steps, end: 0.0 },
+        model.set_matmul_backend(products);
+        *model.optimizer_mut() = AdamW {
+            lr: setting("rate"),
+            schedule: Schedule::Cosine { warmup_steps: warm_up, steps, end: 0.0 },
             weight_decay: setting("weight_decay"),
-            clip: Some(setting("clip") as f32),
+            max_grad_norm: Some(setting("clip") as f32),
             ..AdamW::default()
         };
         let step = |n: u64| {
             let name = |part: &str| format!("{}.{part}", n % batches);
             let (tokens, position) = (numbers(&file, &name("tokens")), numbers(&file, &name("position")));
             let (cu_seqlens, labels) = (file.i32(&name("cu_seqlens")).unwrap(), file.i32(&name("labels")).unwrap());
-            let batch = Batch { tokens: &tokens, position: &position, cu_seqlens, labels };
-            model.step(&batch).unwrap().get().unwrap()
+            let batch = TokenBatch { tokens: &tokens, position: &position, cu_seqlens, labels };
+            model.step(&batch).unwrap().item().unwrap()
         };
         // The checked device is slow, and takes the first steps only.
         let taken = if std::env::var_os("THALWEG_CHECK").is_some() { 4 } else { steps };
@@ -133,16 +135,16 @@ fn losses_are_those_of_pytorch() {
 }
 
 /// Checks the image encoder against the golden files.
-fn encodes<E: Precision>(device: Device, products: Products, bound: f64) {
+fn encodes<E: Precision>(device: Device, products: MatmulBackend, bound: f64) {
     let (weights, expected) = (golden("vit-timm/weights"), golden("vit-timm/expected"));
     AnyStream::new(device).unwrap().enter(|train| {
-        // A state dict of timm has no metadata except the number of heads, which this file needs: they are
-        // smaller than timm's.
+        // A state dict of timm has no metadata except the number of heads, which this file needs:
+        // they are smaller than timm's.
         let mut bare = weights.clone();
         bare.metadata.retain(|key, _| key == "heads");
         for file in [weights, bare] {
             let mut encoder = ImageEncoder::<_, E>::from_tensors(train, &file).unwrap();
-            encoder.set_products(products);
+            encoder.set_matmul_backend(products);
             let encoding = encoder.encode(&numbers(&expected, "images")).unwrap();
             let logits = encoding.logits.unwrap();
             for (name, got) in [("features", &encoding.features), ("logits", &logits)] {

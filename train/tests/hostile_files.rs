@@ -1,5 +1,6 @@
-//! Small files of models, checkpoints, heads and queries whose headers say anything. Each is an error or a
-//! model that works, never a panic, and nothing is allocated that the file does not justify.
+//! Small files of models, checkpoints, heads and queries whose headers say anything. Each is an
+//! error or a model that works, never a panic, and nothing is allocated that the file does not
+//! justify.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -12,14 +13,15 @@ use proptest::prelude::*;
 use thalweg::simt::bf16;
 use thalweg::{Device, Stream, stream_tags};
 use thalweg_train::{
-    Batch, Config, Data, Error, Gelu, ImageEncoder, Tensors, TokenTransformer, VisionLanguage, VisionLanguageConfig,
+    Data, Error, Gelu, ImageEncoder, Tensors, TokenBatch, TokenTransformer, TokenTransformerConfig, VisionLanguage,
+    VisionLanguageConfig,
 };
 use thalweg_vision::{Head, Query};
 
 stream_tags!(Work);
 
-/// The allocator of the system, which remembers the largest request of each thread and has no more than 1 GiB. So
-/// memory that is asked for and never touched is noticed too.
+/// The allocator of the system, which remembers the largest request of each thread and has no more
+/// than 1 GiB. So memory that is asked for and never touched is noticed too.
 struct Watched;
 
 thread_local! {
@@ -33,11 +35,12 @@ fn granted(bytes: usize) -> bool {
     bytes <= MOST
 }
 
-// SAFETY: Every request goes to the allocator of the system with the arguments of the caller, or fails by null,
-// which the trait allows.
+// SAFETY: Every request goes to the allocator of the system with the arguments of the caller, or
+// fails by null, which the trait allows.
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: The caller keeps the contract of `alloc`, which is that of the system's allocator.
+        // SAFETY: The caller keeps the contract of `alloc`, which is that of the system's
+        // allocator.
         if granted(layout.size()) { unsafe { System.alloc(layout) } } else { std::ptr::null_mut() }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
@@ -45,7 +48,8 @@ unsafe impl GlobalAlloc for Watched {
         if granted(layout.size()) { unsafe { System.alloc_zeroed(layout) } } else { std::ptr::null_mut() }
     }
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: The caller keeps the contract, and `p` is from `alloc`, so from the system's allocator.
+        // SAFETY: The caller keeps the contract, and `p` is from `alloc`, so from the system's
+        // allocator.
         if granted(size) { unsafe { System.realloc(p, layout, size) } } else { std::ptr::null_mut() }
     }
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
@@ -294,7 +298,14 @@ impl Bench {
     /// A small file that is right.
     fn file(&self, kind: Kind) -> Sketch {
         let noise = |n: usize| (0..n).map(|i| (i * 37 % 101) as f32 / 101.0 - 0.5).collect::<Vec<_>>();
-        let config = Config { inputs: 3, width: 8, heads: 2, depth: 2, classes: 5, ..Config::default() };
+        let config = TokenTransformerConfig {
+            input_dim: 3,
+            embed_dim: 8,
+            num_heads: 2,
+            depth: 2,
+            num_classes: 5,
+            ..TokenTransformerConfig::default()
+        };
         let model = || TokenTransformer::<_, f32>::new(&self.s, config, 1).unwrap();
         let mut tensors = Tensors::default();
         let mut add = |name: &str, shape: &[usize]| {
@@ -308,19 +319,19 @@ impl Bench {
             }
             Kind::VisionLanguage => {
                 let config = VisionLanguageConfig {
-                    inputs: 3,
-                    width: 8,
-                    heads: 2,
+                    input_dim: 3,
+                    embed_dim: 8,
+                    num_heads: 2,
                     depth: 1,
-                    text_width: 12,
-                    text_heads: 3,
+                    text_embed_dim: 12,
+                    text_num_heads: 3,
                     text_depth: 1,
-                    vocabulary: 9,
-                    places: 6,
-                    eps: 1e-5,
+                    vocab_size: 9,
+                    max_tokens: 6,
+                    norm_eps: 1e-5,
                     gelu: Gelu::Tanh,
                 };
-                return Sketch::of(&config.draw(1).unwrap());
+                return Sketch::of(&config.init(1).unwrap());
             }
             Kind::Encoder => {
                 let width = 8;
@@ -369,29 +380,29 @@ impl Bench {
             Kind::Model => {
                 let mut model = TokenTransformer::<_, f32>::from_tensors(s, &Tensors::load(&self.path)?);
                 loaded();
-                let tokens = vec![0.5; 3 * model.as_mut().map_or(0, |model| model.config().inputs)];
-                let batch = Batch { tokens: &tokens, position: &points, cu_seqlens: &ends, labels: &[] };
+                let tokens = vec![0.5; 3 * model.as_mut().map_or(0, |model| model.config().input_dim)];
+                let batch = TokenBatch { tokens: &tokens, position: &points, cu_seqlens: &ends, labels: &[] };
                 model?.evaluate(&batch).map(drop)
             }
             Kind::Checkpoint => {
                 let model = TokenTransformer::<_, bf16>::restore(s, &self.path);
                 loaded();
                 let mut model = model?.0;
-                let tokens = vec![0.5; 3 * model.config().inputs];
-                let batch = Batch { tokens: &tokens, position: &points, cu_seqlens: &ends, labels: &[0, 0] };
+                let tokens = vec![0.5; 3 * model.config().input_dim];
+                let batch = TokenBatch { tokens: &tokens, position: &points, cu_seqlens: &ends, labels: &[0, 0] };
                 (0..2).try_for_each(|_| model.step(&batch).map(drop))
             }
             Kind::Encoder => {
                 let encoder = ImageEncoder::<_, f32>::from_tensors(s, &Tensors::load(&self.path)?);
                 loaded();
                 let mut encoder = encoder?;
-                encoder.encode(&vec![0.5; 3 * encoder.config().size.pow(2)]).map(drop)
+                encoder.encode(&vec![0.5; 3 * encoder.config().image_size.pow(2)]).map(drop)
             }
             Kind::VisionLanguage => {
                 let model = VisionLanguage::<_, f32>::from_tensors(s, &Tensors::load(&self.path)?);
                 loaded();
                 let mut model = model?;
-                let tokens = vec![0.5; 3 * model.config().inputs];
+                let tokens = vec![0.5; 3 * model.config().input_dim];
                 model.generate(&tokens, &points, &[0], 1).map(drop)
             }
             Kind::Head => {
@@ -399,7 +410,7 @@ impl Bench {
                 loaded();
                 let head = head?;
                 let query = Query::new(&vec![0.5; head.dimension()])?;
-                Ok(head.coupling(&query).map(drop)?)
+                Ok(head.projection(&query).map(drop)?)
             }
             Kind::Query => {
                 let query = Query::from_safetensors(bytes);

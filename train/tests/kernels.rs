@@ -1,20 +1,20 @@
-//! Each kernel of training against a plain reference in f64, on every device: random shapes with odd
-//! extents, sequences of length 1, one sequence, both types of activations.
+//! Each kernel of training against a plain reference in f64, on every device: random shapes with
+//! odd extents, sequences of length 1, one sequence, both types of activations.
 
 use proptest::prelude::*;
 use proptest::sample::select;
 use testkit::oracle::{erf, gelu};
 use thalweg::simt::bf16;
-use thalweg::{Device, DeviceBuffer, DeviceSlice, LiveBrand, On, Plain, Stream, stream_tags};
+use thalweg::{Device, DeviceBuffer, DeviceCopy, DeviceSlice, LiveBrand, On, Stream, stream_tags};
 use thalweg_kernels::train as kernels;
-use thalweg_kernels::train::{Attention, AttentionBackward, GROUPS, Number};
+use thalweg_kernels::train::{Attention, AttentionBackward, GROUPS, TrainElement};
 
 use crate::support::{Random, on_each_device};
 
 stream_tags!(Work);
 
 /// The type of activations, as the reference sees it.
-trait Activation: Number + Plain {
+trait Activation: TrainElement + DeviceCopy {
     /// The error that is allowed in a result.
     const ERROR: f64;
     fn of(v: f32) -> Self;
@@ -39,7 +39,7 @@ impl Activation for bf16 {
     }
 }
 
-fn up<S: LiveBrand, T: Plain>(s: &Stream<S>, v: &[T]) -> On<S, DeviceBuffer<T>> {
+fn up<S: LiveBrand, T: DeviceCopy>(s: &Stream<S>, v: &[T]) -> On<S, DeviceBuffer<T>> {
     s.upload_blocking(v).unwrap()
 }
 
@@ -210,7 +210,8 @@ fn any_heads() -> impl Strategy<Value = Heads> {
     )
 }
 
-/// Sequences with more than one tile of 128 rows and more than one step of 64, at the sizes where tiles end.
+/// Sequences with more than one tile of 128 rows and more than one step of 64, at the sizes where
+/// tiles end.
 fn any_tiles() -> impl Strategy<Value = Heads> {
     let length = prop_oneof![select(vec![1usize, 63, 64, 65, 127, 128, 129, 192]), 1usize..260];
     let prefix = select(vec![u32::MAX, u32::MAX, 0, 1, 70, 130, 200]);
@@ -440,14 +441,14 @@ fn sums<T: Activation>(rows: usize, columns: usize, add: bool, seed: u64) {
     let wanted: Vec<f64> = (0..columns).map(|c| column(c) + if add { f64::from(old[c]) } else { 0.0 }).collect();
     on_each_device(|s| {
         let (x, mut parts, mut got) = (up(s, &x), room::<_, f32>(s, GROUPS * columns), up(s, &old));
-        kernels::columns(s, [rows as u32, columns as u32], add, &x, &mut parts, &mut got).unwrap();
+        kernels::sum_rows(s, [rows as u32, columns as u32], add, &x, &mut parts, &mut got).unwrap();
         let terms = vec![(rows as f64 + 1.0).sqrt(); columns];
         close_of("columns", &read(s, &got), &wanted, &terms, 2e-6);
     });
 }
 
-/// Sums on the way are those of what is stored, and that has the bits of the kernel without sums. With `from`, no access of
-/// four numbers is aligned.
+/// Sums on the way are those of what is stored, and that has the bits of the kernel without sums.
+/// With `from`, no access of four numbers is aligned.
 fn sums_on_the_way(rows: usize, columns: usize, from: usize, add: bool, seed: u64) {
     let (n, mut random) = (rows * columns, Random(seed));
     let (numbers, old) = (random.numbers(n + from), random.numbers(columns));
@@ -519,8 +520,8 @@ fn updates(n: usize, steps: u32, most: f32, seed: u64) {
     });
 }
 
-/// With a gradient of `bf16`, the update is that of the same numbers in `f32`, bit for bit, and the operands are the new
-/// weights, rounded.
+/// With a gradient of `bf16`, the update is that of the same numbers in `f32`, bit for bit, and the
+/// operands are the new weights, rounded.
 #[test]
 fn adamw_by_a_gradient_of_bf16() {
     let mut random = Random(5);
@@ -595,7 +596,8 @@ fn images<T: Activation>(count: usize, side: usize, across: usize, class: bool, 
     });
 }
 
-/// Each width has a kernel whose lanes keep as many elements in registers, and rows of more than 2048 read the rest again.
+/// Each width has a kernel whose lanes keep as many elements in registers, and rows of more than
+/// 2048 read the rest again.
 #[test]
 fn norms_of_every_width_agree() {
     let few = [(3, 256), (3, 257), (3, 768), (2, 1025), (3, 2048), (2, 2049), (2, 2600)];
@@ -676,7 +678,8 @@ proptest! {
         products_with_two(rows, columns, add, seed);
     }
 
-    /// Four elements at once have the bits that each has alone. Behind the first element no word begins.
+    /// Four elements at once have the bits that each has alone. Behind the first element no word
+    /// begins.
     #[test]
     fn words_have_the_bits_of_elements(words in 1usize..60, by_erf: bool, seed: u64) {
         let (n, mut random) = (4 * words, Random(seed));
@@ -734,8 +737,8 @@ proptest! {
     }
 }
 
-/// Whatever `cu_seqlens` holds, no kernel leaves its buffers. The checked device reports it if one does,
-/// and in other runs the memory beside the buffers would show it.
+/// Whatever `cu_seqlens` holds, no kernel leaves its buffers. The checked device reports it if one
+/// does, and in other runs the memory beside the buffers would show it.
 #[test]
 fn any_cu_seqlens_stays_inside() {
     let bad: [[i32; 4]; 6] =

@@ -3,7 +3,7 @@
 usage: pip install torch numpy; python3 train/tests/losses.py train/tests/golden
 
 It reads small/weights.safetensors, draws eight batches, and writes them with the losses to torch/losses.safetensors. The
-optimiser is torch.optim.AdamW, the gradient is clipped by clip_grad_norm_, and the rate rises for 5 steps and then falls
+optimizer is torch.optim.AdamW, the gradient is clipped by clip_grad_norm_, and the rate rises for 5 steps and then falls
 along half a cosine. The test `losses_are_those_of_pytorch` takes the same steps.
 """
 import json
@@ -73,28 +73,28 @@ def logits(tokens, position, ends):
 
 
 random = np.random.default_rng(12)
-centres = random.normal(size=(classes, inputs))  # so that there is something to learn
+centers = random.normal(size=(classes, inputs))  # so that there is something to learn
 file, batches = {}, []
 for n in range(BATCHES):
     lengths = random.integers(1, 12, SEQUENCES)
     ends = np.cumsum([0, *lengths]).astype("i4")
     labels = random.integers(0, classes, SEQUENCES).astype("i4")
-    tokens = (centres[np.repeat(labels, lengths)] + random.normal(size=(ends[-1], inputs))).astype("f4")
+    tokens = (centers[np.repeat(labels, lengths)] + random.normal(size=(ends[-1], inputs))).astype("f4")
     position = random.random((ends[-1], 2)).astype("f4")
     file |= {f"{n}.tokens": tokens, f"{n}.position": position, f"{n}.cu_seqlens": ends, f"{n}.labels": labels}
     batches.append([torch.from_numpy(tokens).double(), torch.from_numpy(position).double(), ends, torch.from_numpy(labels).long()])
 
-optimiser = torch.optim.AdamW(w.values(), lr=RATE, betas=(0.9, 0.999), eps=1e-8, weight_decay=DECAY)
+optimizer = torch.optim.AdamW(w.values(), lr=RATE, betas=(0.9, 0.999), eps=1e-8, weight_decay=DECAY)
 fall = lambda step: 0.5 * (1 + math.cos(math.pi * min((step - WARM_UP) / (STEPS - WARM_UP), 1)))
-schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: (step + 1) / WARM_UP if step < WARM_UP else fall(step))
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (step + 1) / WARM_UP if step < WARM_UP else fall(step))
 losses = []
 for step in range(STEPS):
     tokens, position, ends, labels = batches[step % BATCHES]
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     loss = F.cross_entropy(logits(tokens, position, ends), labels)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(w.values(), CLIP)
-    optimiser.step()
+    optimizer.step()
     schedule.step()
     losses.append(loss.item())
 file["losses"] = np.array(losses, "f4")

@@ -1,5 +1,5 @@
-//! Layers, models, optimiser, checkpoints and ranks. The overlap patterns are in `tests/overlap`: they measure what a
-//! device does, and have it to themselves.
+//! Layers, models, optimizer, checkpoints and ranks. The overlap patterns are in `tests/overlap`:
+//! they measure what a device does, and have it to themselves.
 
 mod data_parallel;
 mod distributed;

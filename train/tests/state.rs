@@ -7,26 +7,31 @@ use std::path::PathBuf;
 use thalweg::simt::bf16;
 use thalweg::{AnyStream, Device, PerThread, Stream, stream_tags};
 use thalweg_train::{
-    AdamW, Batch, Config, DeviceBatch, Error, Precision, Products, Schedule, Tensors, TokenTransformer,
+    AdamW, DeviceBatch, Error, MatmulBackend, Precision, Schedule, Tensors, TokenBatch, TokenTransformer,
+    TokenTransformerConfig,
 };
 
 use crate::support::{Sample, bits, devices, distance, numbers, products};
 
 stream_tags!(Train);
 
-const CONFIG: Config = Config {
-    inputs: 5,
-    width: 24,
-    heads: 3,
+const CONFIG: TokenTransformerConfig = TokenTransformerConfig {
+    input_dim: 5,
+    embed_dim: 24,
+    num_heads: 3,
     depth: 2,
-    classes: 4,
-    eps: 1e-5,
+    num_classes: 4,
+    norm_eps: 1e-5,
     gelu: thalweg_train::Gelu::Tanh,
-    pool: thalweg_train::Pool::Mean,
+    pooling: thalweg_train::Pooling::Mean,
 };
 
-fn optimiser() -> AdamW {
-    AdamW { schedule: Schedule::Cosine { warm_up: 2, steps: 8, end: 0.1 }, clip: Some(0.5), ..AdamW::default() }
+fn optimizer() -> AdamW {
+    AdamW {
+        schedule: Schedule::Cosine { warmup_steps: 2, steps: 8, end: 0.1 },
+        max_grad_norm: Some(0.5),
+        ..AdamW::default()
+    }
 }
 
 fn file(name: &str) -> PathBuf {
@@ -35,9 +40,9 @@ fn file(name: &str) -> PathBuf {
 
 fn restored_is_continued<E: Precision>(device: Device, name: &str) {
     AnyStream::new(device).unwrap().enter(|train| {
-        let batches: Vec<_> = (0..6).map(|n| Sample::new(CONFIG.inputs, CONFIG.classes, 5, 7 + n)).collect();
+        let batches: Vec<_> = (0..6).map(|n| Sample::new(CONFIG.input_dim, CONFIG.num_classes, 5, 7 + n)).collect();
         let mut straight = TokenTransformer::<_, E>::new(train, CONFIG, 3).unwrap();
-        *straight.optimiser_mut() = optimiser();
+        *straight.optimizer_mut() = optimizer();
         for batch in &batches[..3] {
             straight.step(&batch.batch()).unwrap();
         }
@@ -47,9 +52,10 @@ fn restored_is_continued<E: Precision>(device: Device, name: &str) {
         let (mut restored, found) = TokenTransformer::<_, E>::restore(train, &path).unwrap();
         fs::remove_file(&path).unwrap();
         assert_eq!((found, restored.steps()), (progress, 3));
-        *restored.optimiser_mut() = optimiser();
+        *restored.optimizer_mut() = optimizer();
         for batch in &batches[3..] {
-            let losses = [&mut straight, &mut restored].map(|model| model.step(&batch.batch()).unwrap().get().unwrap());
+            let losses =
+                [&mut straight, &mut restored].map(|model| model.step(&batch.batch()).unwrap().item().unwrap());
             assert_eq!(losses[0].to_bits(), losses[1].to_bits());
         }
         assert_eq!(bits(&straight.tensors().unwrap()), bits(&restored.tensors().unwrap()));
@@ -71,7 +77,7 @@ fn the_same_batches_give_the_same_bits() {
             let run = || {
                 let mut model = TokenTransformer::<_, f32>::new(train, CONFIG, 9).unwrap();
                 for n in 0..3 {
-                    model.step(&Sample::new(CONFIG.inputs, CONFIG.classes, 40, n).batch()).unwrap();
+                    model.step(&Sample::new(CONFIG.input_dim, CONFIG.num_classes, 40, n).batch()).unwrap();
                 }
                 bits(&model.tensors().unwrap())
             };
@@ -85,19 +91,19 @@ fn a_refused_batch_changes_nothing() {
     for &device in devices() {
         AnyStream::new(device).unwrap().enter(|train| {
             let mut model = TokenTransformer::<_, f32>::new(train, CONFIG, 1).unwrap();
-            let sample = Sample::new(CONFIG.inputs, CONFIG.classes, 4, 1);
+            let sample = Sample::new(CONFIG.input_dim, CONFIG.num_classes, 4, 1);
             model.step(&sample.batch()).unwrap();
             let before = bits(&model.tensors().unwrap());
             let good = sample.batch();
             let falling = [0, 3, 2, 4, good.rows() as i32];
             let wrong = [
-                Batch { tokens: &good.tokens[1..], ..good },
-                Batch { position: &[], ..good },
-                Batch { cu_seqlens: &[], ..good },
-                Batch { cu_seqlens: &falling, ..good },
-                Batch { labels: &[0, 1, 2, 4], ..good },
-                Batch { labels: &[0, 1, -1, 3], ..good },
-                Batch { labels: &[], ..good },
+                TokenBatch { tokens: &good.tokens[1..], ..good },
+                TokenBatch { position: &[], ..good },
+                TokenBatch { cu_seqlens: &[], ..good },
+                TokenBatch { cu_seqlens: &falling, ..good },
+                TokenBatch { labels: &[0, 1, 2, 4], ..good },
+                TokenBatch { labels: &[0, 1, -1, 3], ..good },
+                TokenBatch { labels: &[], ..good },
             ];
             for batch in wrong {
                 assert!(matches!(model.step(&batch), Err(Error::Batch(_))), "{batch:?}");
@@ -142,22 +148,24 @@ fn a_broken_file_is_an_error_that_names_it() {
     fs::remove_file(path).unwrap();
 }
 
-/// A step as a graph has the bits of the same step call by call, while the rate changes and shapes come
-/// in turn.
+/// A step as a graph has the bits of the same step call by call, while the rate changes and shapes
+/// come in turn.
 #[test]
 fn steps_as_graphs_have_the_same_bits() {
-    fn run<E: Precision>(device: Device, by: Products, graphs: bool) -> Vec<(String, Vec<u32>)> {
+    fn run<E: Precision>(device: Device, by: MatmulBackend, graphs: bool) -> Vec<(String, Vec<u32>)> {
         AnyStream::new(device).unwrap().enter(|s| {
             let mut model = TokenTransformer::<_, E>::new(s, CONFIG, 9).unwrap();
-            *model.optimiser_mut() = optimiser();
-            model.set_products(by);
+            *model.optimizer_mut() = optimizer();
+            model.set_matmul_backend(by);
             model.enable_graphs(graphs);
-            let samples =
-                [Sample::new(CONFIG.inputs, CONFIG.classes, 6, 1), Sample::new(CONFIG.inputs, CONFIG.classes, 3, 2)];
+            let samples = [
+                Sample::new(CONFIG.input_dim, CONFIG.num_classes, 6, 1),
+                Sample::new(CONFIG.input_dim, CONFIG.num_classes, 3, 2),
+            ];
             for n in 0..8 {
                 model.step(&samples[n % 2].batch()).unwrap();
             }
-            model.optimiser_mut().clip = None; // what the graphs hold is not true any more
+            model.optimizer_mut().max_grad_norm = None; // what the graphs hold is not true any more
             for n in 0..4 {
                 model.step(&samples[n % 2].batch()).unwrap();
             }
@@ -173,17 +181,18 @@ fn steps_as_graphs_have_the_same_bits() {
     }
 }
 
-/// Rows behind the last sequence change neither the loss nor an update, whatever finite numbers they hold.
+/// Rows behind the last sequence change neither the loss nor an update, whatever finite numbers
+/// they hold.
 #[test]
 fn padding_changes_nothing() {
     for &device in devices() {
         AnyStream::new(device).unwrap().enter(|s| {
-            let sample = Sample::new(CONFIG.inputs, CONFIG.classes, 5, 4);
+            let sample = Sample::new(CONFIG.input_dim, CONFIG.num_classes, 5, 4);
             let rows = sample.position.len() / 2;
             let run = |padding: Option<(usize, f32)>| {
                 let (more, value) = padding.unwrap_or((0, 0.0));
                 let padded = |data: &[f32], of| [data, &vec![value; more * of]].concat();
-                let tokens = s.upload_blocking(&padded(&sample.tokens, CONFIG.inputs)).unwrap();
+                let tokens = s.upload_blocking(&padded(&sample.tokens, CONFIG.input_dim)).unwrap();
                 let position = s.upload_blocking(&padded(&sample.position, 2)).unwrap();
                 let cu_seqlens = s.upload_blocking(&sample.cu_seqlens).unwrap();
                 let labels = s.upload_blocking(&sample.labels).unwrap();
@@ -195,7 +204,7 @@ fn padding_changes_nothing() {
                     labels: &labels,
                     padded: padding.is_some(),
                 };
-                let losses = [(); 4].map(|()| model.step_on(&batch).unwrap().get().unwrap());
+                let losses = [(); 4].map(|()| model.step_on(&batch).unwrap().item().unwrap());
                 (losses, model.tensors().unwrap())
             };
             let room = 31 - rows % 8; // the same number of rows with all of these, after rounding up
@@ -243,13 +252,14 @@ fn lengths_of_a_batch_on_the_device_are_checked() {
     });
 }
 
-/// Batches of many rows and batches of many sequences take turns, and both have room after the first two.
+/// Batches of many rows and batches of many sequences take turns, and both have room after the
+/// first two.
 #[test]
 fn batches_of_other_shapes_use_the_same_room() {
     let device = Device::new_cpu().unwrap();
     let batch = |sequences: usize, rows: usize| {
         let ends = (0..=sequences).map(|i| (i * rows) as i32).collect::<Vec<_>>();
-        (vec![0.5; sequences * rows * CONFIG.inputs], vec![0.5; 2 * sequences * rows], ends, vec![1; sequences])
+        (vec![0.5; sequences * rows * CONFIG.input_dim], vec![0.5; 2 * sequences * rows], ends, vec![1; sequences])
     };
     let batches = [batch(2, 40), batch(12, 2)];
     let step = |train: &Stream<PerThread<'_>>| {
@@ -257,7 +267,7 @@ fn batches_of_other_shapes_use_the_same_room() {
         model.enable_graphs(false);
         let mut round = || {
             for (tokens, position, cu_seqlens, labels) in &batches {
-                model.step(&Batch { tokens, position, cu_seqlens, labels }).unwrap().get().unwrap();
+                model.step(&TokenBatch { tokens, position, cu_seqlens, labels }).unwrap().item().unwrap();
             }
         };
         round();

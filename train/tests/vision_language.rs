@@ -1,5 +1,5 @@
-//! The vision-language model: against the results of an independent program in f64, and against a plain
-//! reference in f64 over random shapes.
+//! The vision-language model: against the results of an independent program in f64, and against a
+//! plain reference in f64 over random shapes.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -72,7 +72,7 @@ impl Reference<'_> {
             let n = row.len() as f64;
             let mean = row.iter().sum::<f64>() / n;
             let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
-            let root = (variance + f64::from(self.config.eps)).sqrt();
+            let root = (variance + f64::from(self.config.norm_eps)).sqrt();
             row.iter().zip(w.iter().zip(&b)).map(|(v, (w, b))| (v - mean) / root * w + b).collect()
         };
         x.iter().map(of).collect()
@@ -119,7 +119,7 @@ impl Reference<'_> {
     fn logits(&self, tokens: &[f32], position: &[f32], text: &[i32]) -> Rows {
         let wide = |v: &[f32]| -> Vec<f64> { v.iter().map(|&v| f64::from(v)).collect() };
         let c = self.config;
-        let tokens: Rows = tokens.chunks(c.inputs).map(wide).collect();
+        let tokens: Rows = tokens.chunks(c.input_dim).map(wide).collect();
         let mut x = self.linear(&tokens, "encoder.embed");
         let places = self.weight("encoder.position.weight");
         for (row, place) in x.iter_mut().zip(position.chunks(2)) {
@@ -127,17 +127,17 @@ impl Reference<'_> {
                 *v += dot(&wide(place), &places[2 * o..]);
             }
         }
-        let x = self.blocks(x, "encoder.", (c.heads, c.depth), |_, _| true);
+        let x = self.blocks(x, "encoder.", (c.num_heads, c.depth), |_, _| true);
         let mut x = self.linear(&x, "projector");
         let image = x.len();
         let (table, places) = (self.weight("decoder.tok.weight"), self.weight("decoder.pos.weight"));
         for (place, &id) in text.iter().enumerate() {
-            let row = |table: &[f64], k: usize| table[k * c.text_width..][..c.text_width].to_vec();
+            let row = |table: &[f64], k: usize| table[k * c.text_embed_dim..][..c.text_embed_dim].to_vec();
             x.push(row(&table, id as usize).iter().zip(row(&places, place)).map(|(a, b)| a + b).collect());
         }
         let sees = |i: usize, j: usize| j < image || i >= image && j <= i;
-        let x = self.blocks(x, "decoder.", (c.text_heads, c.text_depth), sees);
-        x[image..].iter().map(|row| table.chunks(c.text_width).map(|id| dot(row, id)).collect()).collect()
+        let x = self.blocks(x, "decoder.", (c.text_num_heads, c.text_depth), sees);
+        x[image..].iter().map(|row| table.chunks(c.text_embed_dim).map(|id| dot(row, id)).collect()).collect()
     }
 }
 
@@ -166,16 +166,16 @@ fn any_case() -> impl Strategy<Value = Case> {
         |((inputs, size, heads, depth), (text_size, text_heads, text_depth, vocabulary), sizes)| {
             let (rows, prompt, count, erf, seed) = sizes;
             let config = VisionLanguageConfig {
-                inputs,
-                width: size * heads,
-                heads,
+                input_dim: inputs,
+                embed_dim: size * heads,
+                num_heads: heads,
                 depth,
-                text_width: text_size * text_heads,
-                text_heads,
+                text_embed_dim: text_size * text_heads,
+                text_num_heads: text_heads,
                 text_depth,
-                vocabulary,
-                places: prompt + count - 1,
-                eps: 1e-5,
+                vocab_size: vocabulary,
+                max_tokens: prompt + count - 1,
+                norm_eps: 1e-5,
                 gelu: if erf { Gelu::Erf } else { Gelu::Tanh },
             };
             Case { config, rows, prompt, count, seed }
@@ -183,14 +183,14 @@ fn any_case() -> impl Strategy<Value = Case> {
     )
 }
 
-/// Checks all tokens of a text at once: each is one of the largest logits of the reference, which computes
-/// every row for every token.
+/// Checks all tokens of a text at once: each is one of the largest logits of the reference, which
+/// computes every row for every token.
 fn writes<E: Precision>(case: &Case, bound: f64) {
     let &Case { config, rows, prompt, count, seed } = case;
-    let file = config.draw(seed).unwrap();
+    let file = config.init(seed).unwrap();
     let mut random = Random(seed);
-    let prompt: Vec<i32> = (0..prompt).map(|_| random.below(config.vocabulary) as i32).collect();
-    let images = [rows, 1, rows + 3].map(|rows| (random.numbers(rows * config.inputs), random.numbers(2 * rows)));
+    let prompt: Vec<i32> = (0..prompt).map(|_| random.below(config.vocab_size) as i32).collect();
+    let images = [rows, 1, rows + 3].map(|rows| (random.numbers(rows * config.input_dim), random.numbers(2 * rows)));
     for &device in devices() {
         AnyStream::new(device).unwrap().enter(|work| {
             let mut model = VisionLanguage::<_, E>::from_tensors(work, &file).unwrap();
@@ -220,32 +220,33 @@ proptest! {
     #[test]
     fn a_text_with_a_cache_is_that_of_the_whole_sequence(case in any_case()) {
         writes::<f32>(&case, 1e-4);
-        // The norm of a few numbers may be a small difference of them, which rounded operands change much.
-        if case.config.width.min(case.config.text_width) >= 16 {
+        // The norm of a few numbers may be a small difference of them, which rounded operands
+        // change much.
+        if case.config.embed_dim.min(case.config.text_embed_dim) >= 16 {
             writes::<bf16>(&case, 1e-1);
         }
     }
 }
 
 const SMALL: VisionLanguageConfig = VisionLanguageConfig {
-    inputs: 2,
-    width: 8,
-    heads: 2,
+    input_dim: 2,
+    embed_dim: 8,
+    num_heads: 2,
     depth: 1,
-    text_width: 8,
-    text_heads: 2,
+    text_embed_dim: 8,
+    text_num_heads: 2,
     text_depth: 1,
-    vocabulary: 9,
-    places: 6,
-    eps: 1e-5,
+    vocab_size: 9,
+    max_tokens: 6,
+    norm_eps: 1e-5,
     gelu: Gelu::Tanh,
 };
 
-/// The largest logit belongs to several ids if rows of the table are equal: the lowest id is written, and
-/// a text ends at id 0.
+/// The largest logit belongs to several ids if rows of the table are equal: the lowest id is
+/// written, and a text ends at id 0.
 #[test]
 fn the_lowest_id_among_equals_is_written_and_0_ends_a_text() {
-    let mut file = SMALL.draw(3).unwrap();
+    let mut file = SMALL.init(3).unwrap();
     let Data::F32(table) = &mut file.tensors.get_mut("decoder.tok.weight").unwrap().data else { panic!("numbers") };
     let row = table[8..16].to_vec();
     for id in 0..9 {
@@ -259,7 +260,7 @@ fn the_lowest_id_among_equals_is_written_and_0_ends_a_text() {
             let mut ids = work.upload_blocking(&[-1; 3]).unwrap();
             let image = work.upload_blocking(&[0.5; 16]).unwrap();
             let mut decoder = TextDecoder::<_, f32>::from_tensors(work, &file).unwrap();
-            decoder.write(&image, &[4, 2], &mut ids).unwrap();
+            decoder.generate(&image, &[4, 2], &mut ids).unwrap();
             assert_eq!(work.read_blocking(&ids).unwrap(), [0; 3], "{device}");
         });
     }
@@ -267,7 +268,7 @@ fn the_lowest_id_among_equals_is_written_and_0_ends_a_text() {
 
 #[test]
 fn halves_on_two_streams_write_what_the_whole_writes() {
-    let file = SMALL.draw(5).unwrap();
+    let file = SMALL.init(5).unwrap();
     for &device in devices() {
         let streams = [AnyStream::new(device).unwrap(), AnyStream::new(device).unwrap()];
         streams[0].enter(|work| {
@@ -283,9 +284,9 @@ fn halves_on_two_streams_write_what_the_whole_writes() {
                         (work.upload_blocking(&tokens).unwrap(), work.upload_blocking(&position).unwrap());
                     let mut image = work.alloc(8 * rows).unwrap();
                     encoder.encode(&tokens, &position, &mut image).unwrap();
-                    let image = work.hand(image, other).unwrap();
+                    let image = work.hand_off(image, other).unwrap();
                     let mut ids = other.alloc(5).unwrap();
-                    decoder.write(&image, &[1, 7], &mut ids).unwrap();
+                    decoder.generate(&image, &[1, 7], &mut ids).unwrap();
                     assert_eq!(other.read_blocking(&ids).unwrap()[..wanted.len()], wanted, "{device}");
                 }
             })
@@ -293,12 +294,12 @@ fn halves_on_two_streams_write_what_the_whole_writes() {
     }
 }
 
-/// A text as a graph is the same as call by call, while images, prompts and shapes change. More rows than before
-/// make new memory, which the old graphs do not know.
+/// A text as a graph is the same as call by call, while images, prompts and shapes change. More
+/// rows than before make new memory, which the old graphs do not know.
 #[test]
 fn texts_as_graphs_are_the_same() {
     fn run<E: Precision>(device: Device, graphs: bool) -> Vec<Vec<i32>> {
-        let file = SMALL.draw(8).unwrap();
+        let file = SMALL.init(8).unwrap();
         AnyStream::new(device).unwrap().enter(|s| {
             let mut decoder = TextDecoder::<_, E>::from_tensors(s, &file).unwrap();
             decoder.enable_graphs(graphs);
@@ -309,7 +310,7 @@ fn texts_as_graphs_are_the_same() {
                 let prompt = &prompt[..1 + turn % 2];
                 let image = s.upload_blocking(&random.numbers(8 * rows)).unwrap();
                 let mut ids = s.alloc(4).unwrap();
-                decoder.write(&image, prompt, &mut ids).unwrap();
+                decoder.generate(&image, prompt, &mut ids).unwrap();
                 texts.push(s.read_blocking(&ids).unwrap());
             }
             // Those with 5 rows and with 2, since the memory for 5.
@@ -326,7 +327,7 @@ fn texts_as_graphs_are_the_same() {
 #[test]
 fn what_makes_no_sense_is_an_error() {
     let work = Device::cpu().unwrap().stream::<Work>().unwrap();
-    let file = SMALL.draw(1).unwrap();
+    let file = SMALL.init(1).unwrap();
     let mut model = VisionLanguage::<_, f32>::from_tensors(&work, &file).unwrap();
     let mut fails = |tokens: usize, position: usize, prompt: &[i32], count: usize, why: &str| {
         let error = model.generate(&vec![0.0; tokens], &vec![0.0; position], prompt, count).unwrap_err();
@@ -342,9 +343,9 @@ fn what_makes_no_sense_is_an_error() {
     fails(4, 4, &[1, 2], 6, "over 6 places");
     assert!(model.generate(&[0.0; 4], &[0.0; 4], &[1, 2], 5).is_ok());
     assert!(model.generate(&[0.0; 4], &[0.0; 4], &[1, 2], 0).unwrap().is_empty());
-    assert!(VisionLanguageConfig { vocabulary: 0, ..SMALL }.draw(1).is_err());
-    assert!(VisionLanguageConfig { text_heads: 3, ..SMALL }.draw(1).is_err());
+    assert!(VisionLanguageConfig { vocab_size: 0, ..SMALL }.init(1).is_err());
+    assert!(VisionLanguageConfig { text_num_heads: 3, ..SMALL }.init(1).is_err());
     let mut broken = file.clone();
     broken.metadata.remove("decoder_heads");
-    assert!(VisionLanguageConfig::of(&broken).unwrap_err().to_string().contains("decoder_heads"));
+    assert!(VisionLanguageConfig::from_tensors(&broken).unwrap_err().to_string().contains("decoder_heads"));
 }

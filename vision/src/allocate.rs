@@ -2,8 +2,8 @@
 
 use thalweg::{Error, LiveBrand, Result, Stream};
 
-use crate::Params;
-use crate::kernels::{self, Batch, Budget, SelectionMut};
+use crate::TokenParams;
+use crate::kernels::{self, BatchTable, Budget, SelectionMut};
 
 /// The sizes of the buffers that an allocation needs. They are known before it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(crate) struct Capacity {
 impl Capacity {
     /// The capacity for `images` images. They have `patches` patches together, and the image with
     /// the most patches has `largest`.
-    pub(crate) fn new(params: &Params, images: usize, patches: usize, largest: usize) -> Result<Self> {
+    pub(crate) fn new(params: &TokenParams, images: usize, patches: usize, largest: usize) -> Result<Self> {
         let (lo, hi) = params.side_bounds();
         let most = |patches: usize| patches as u64 * u64::from(hi * hi);
         // A budget below one share selects nothing, and the kernel accepts only a budget of at
@@ -42,7 +42,7 @@ impl Capacity {
 
 /// The number of tokens of each patch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Allocation {
+pub struct TokenAllocation {
     /// The side `n` of the `n` x `n` tokens of each patch, in raster order, or 0.
     pub sides: Vec<i32>,
     /// Token offsets of the selected patches, `[K + 1]`, from 0 to the number of tokens.
@@ -55,12 +55,12 @@ pub struct Allocation {
 /// has a number from 0 to 1 for each patch in raster order.
 ///
 /// ```
-/// use thalweg_vision::{Params, allocate_blocking};
+/// use thalweg_vision::{TokenParams, allocate_blocking};
 /// use thalweg::{Device, stream_tags};
 ///
 /// stream_tags!(Work);
 /// let work = Device::best()?.stream::<Work>()?;
-/// let params = Params { budget: 500, ..Params::default() };
+/// let params = TokenParams { budget: 500, ..TokenParams::default() };
 /// let allocation = allocate_blocking(&work, &[0.1, 1.0, 0.5], &params)?;
 /// assert_eq!(allocation.sides, [0, 20, 10]); // 400 + 100 tokens
 /// assert_eq!(allocation.cu_seqlens, [0, 400, 500]);
@@ -71,7 +71,11 @@ pub struct Allocation {
 /// # Errors
 /// A parameter is out of its range or a relevance is not finite ([`Error::Parameter`]), there is no
 /// memory, or the device has failed.
-pub fn allocate_blocking<S: LiveBrand>(stream: &Stream<S>, relevance: &[f32], params: &Params) -> Result<Allocation> {
+pub fn allocate_tokens_blocking<S: LiveBrand>(
+    stream: &Stream<S>,
+    relevance: &[f32],
+    params: &TokenParams,
+) -> Result<TokenAllocation> {
     params.validate()?;
     if let Some((i, v)) = relevance.iter().enumerate().find(|(_, v)| !v.is_finite()) {
         return Err(Error::Parameter {
@@ -81,7 +85,7 @@ pub fn allocate_blocking<S: LiveBrand>(stream: &Stream<S>, relevance: &[f32], pa
         });
     }
     if relevance.is_empty() {
-        return Ok(Allocation { sides: vec![], cu_seqlens: vec![0], patch_id: vec![] });
+        return Ok(TokenAllocation { sides: vec![], cu_seqlens: vec![0], patch_id: vec![] });
     }
     let (lo, hi) = params.side_bounds();
     let capacity = Capacity::new(params, 1, relevance.len(), relevance.len())?;
@@ -94,7 +98,7 @@ pub fn allocate_blocking<S: LiveBrand>(stream: &Stream<S>, relevance: &[f32], pa
     let (mut tokens, mut selected) = (stream.alloc(2)?, stream.alloc(2)?);
     // The kernel does not read the table of a batch of one image.
     let (n, table) = (capacity.patches as u32, stream.alloc_zeroed(8)?);
-    let batch = Batch { images: 1, patches: n, largest: n, table: &table };
+    let batch = BatchTable { images: 1, patches: n, largest: n, table: &table };
     let budget = Budget { lo, hi, tokens: capacity.budget };
     let out = SelectionMut {
         sides: &mut sides,
@@ -106,7 +110,7 @@ pub fn allocate_blocking<S: LiveBrand>(stream: &Stream<S>, relevance: &[f32], pa
     };
     kernels::allocate(stream, &batch, budget, &relevance, &gains, out)?;
     let selected = stream.read_blocking(&counts)?[1] as usize;
-    Ok(Allocation {
+    Ok(TokenAllocation {
         sides: stream.read_blocking(&sides)?,
         cu_seqlens: stream.read_blocking(cu_seqlens.slice(..=selected)?)?,
         patch_id: stream.read_blocking(patch_id.slice(..selected)?)?,

@@ -23,11 +23,11 @@
 
 use thalweg::simt::host::counted;
 use thalweg::{
-    AnyStream, Device, DeviceBuffer, DeviceSlice, Error, LiveBrand, On, PinnedBuffer, Plain, Resource, Result, Shared,
-    Stream,
+    AnyStream, Device, DeviceBuffer, DeviceCopy, DeviceSlice, Error, LiveBrand, On, PinnedBuffer, Resource, Result,
+    Shared, Stream,
 };
 
-use crate::kernels::{Batch, MAX_IMAGES, ParticipatoryMut, RelevanceMut, Salience, Scores};
+use crate::kernels::{BatchTable, MAX_IMAGES, ParticipatoryMut, RelevanceMut, Salience, Scores};
 use crate::{Head, Image, PLANES, Query, kernels};
 
 /// Rows and columns of patches.
@@ -129,7 +129,7 @@ impl Profile {
     /// # Errors
     /// Head and query differ in dimension, or the device has failed.
     pub fn new(device: Device, head: &Head, query: &Query) -> Result<Self> {
-        let (coupling, predictor) = (head.coupling(query)?, head.predictor(query)?);
+        let (coupling, predictor) = (head.projection(query)?, head.balancer_weights(query)?);
         let stream = AnyStream::new(device)?;
         let (coupling, predictor) = stream.enter(|s| {
             let keep = |values: Vec<f32>| -> Result<_> { Ok(s.share(s.upload_blocking(&values)?)?) };
@@ -255,7 +255,7 @@ impl Profile {
         let n = PATCHES as u32;
         let DeviceMapsOn { information, perspectival, participatory, relevance, mix, topk, .. } = maps;
         let (textures, features, summaries) = (&mut maps.textures, &mut maps.features, &mut maps.summaries);
-        let batch = Batch { images, patches: images * n, largest: n, table: &maps.layout };
+        let batch = BatchTable { images, patches: images * n, largest: n, table: &maps.layout };
         kernels::profile_sample(stream, images, rgb.len() as u32, table, rgb, textures)?;
         kernels::profile_scale(stream, images, textures, features, information)?;
         // The score is scaled already, so a peak of 1 leaves it unchanged.
@@ -272,7 +272,7 @@ impl Profile {
         kernels::top(stream, images, n, SELECTED as u32, relevance, topk)
     }
 
-    fn download<S: LiveBrand, T: Plain>(
+    fn download<S: LiveBrand, T: DeviceCopy>(
         &self,
         stream: &Stream<S>,
         from: &On<S, DeviceBuffer<T>>,

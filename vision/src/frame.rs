@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use crate::kernels::Layout;
+use crate::kernels::BatchLayout;
 use crate::slots::{Draft, Slots};
 
-/// Page-locked memory for a batch of images. Write the images, then [`submit`](crate::Pipeline::submit)
-/// it. Dropping it gives the memory to a later batch.
+/// Page-locked memory for a batch of images. Write the images, then
+/// [`submit`](crate::Pipeline::submit) it. Dropping it gives the memory to a later batch.
 pub struct Frame {
     /// `None` once it is submitted.
     draft: Option<Draft>,
@@ -55,7 +55,7 @@ impl Frame {
         }
     }
 
-    fn layout(&self) -> &Layout {
+    fn layout(&self) -> &BatchLayout {
         &self.draft().plan().layout
     }
 

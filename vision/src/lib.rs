@@ -14,15 +14,16 @@
 //! graph, and goes straight from RGB to tokens without storing a plane. [`Workspace`] does it for
 //! images that are on the device, on your stream. [`kernels`] has the launchers that these two use,
 //! and those that write the planes. [`arr_coc_0_1`] computes what the published PyTorch project of
-//! that version computes. With the feature `augment`, the module of that name changes images at random, for training. `docs/spec.md` of the repository defines the numbers, exactly enough that
+//! that version computes. With the feature `augment`, the module of that name changes images at
+//! random, for training. `docs/spec.md` of the repository defines the numbers, exactly enough that
 //! another implementation agrees.
 //!
 //! ```
 //! use thalweg::Device;
-//! use thalweg_vision::{Image, Params, Pipeline};
+//! use thalweg_vision::{Image, TokenParams, Pipeline};
 //!
 //! let image = Image::new(2, 3, vec![0, 0, 0, 255, 255, 255, 9, 9, 9, 50, 60, 70, 1, 2, 3, 4, 5, 6])?;
-//! let params = Params { patch: 2, budget: 100, sides: 2..=4, ..Params::default() };
+//! let params = TokenParams { patch: 2, budget: 100, sides: 2..=4, ..TokenParams::default() };
 //! let pipeline = Pipeline::new(Device::best()?, params)?;
 //! let tokens = pipeline.run(&[image]).remove(0)?;
 //! assert_eq!(tokens.grid, [1, 2]);
@@ -45,15 +46,15 @@ mod stages;
 mod tokens;
 mod workspace;
 
-pub use allocate::{Allocation, allocate_blocking};
+pub use allocate::{TokenAllocation, allocate_tokens_blocking};
 pub use frame::Frame;
-pub use options::Options;
-pub use params::{Image, MAX_EXTENT, PLANES, Params, layout};
+pub use options::PipelineOptions;
+pub use params::{Image, MAX_EXTENT, PLANES, TokenParams, layout};
 pub use pipeline::{FrameFuture, Pipeline};
 pub use query::{Head, Layer, Query};
-pub use stages::Stages;
+pub use stages::StageTimings;
 pub use tokens::{TokenSet, TokenValues, Tokens};
-pub use workspace::{DeviceTokenValues, Precision, Workspace, WorkspaceOn};
+pub use workspace::{DeviceTokenValues, TokenPrecision, Workspace, WorkspaceOn};
 
 /// The typed launchers of the kernels. They are asynchronous, and take buffers that one stream
 /// orders.

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use thalweg_kernels::vision::{Layout, LayoutError, MAX_IMAGES, MAX_PATCHES};
+use thalweg_kernels::vision::{BatchLayout, LayoutError, MAX_IMAGES, MAX_PATCHES};
 
 use thalweg::simt::host::counted;
 use thalweg::{Error, PinnedBuffer, Result};
@@ -16,18 +16,18 @@ pub const MAX_EXTENT: u32 = thalweg_kernels::vision::MAX_EXTENT;
 /// The parameters that turn an image into tokens.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default, deny_unknown_fields))]
-pub struct Params {
+pub struct TokenParams {
     /// Side of a patch in pixels, 1 to 16384. Default 32.
     pub patch: u32,
-    /// A selected patch becomes `n` x `n` tokens, with `n` in this range. It lies within 1 to 255, and
-    /// is 8 to 20 by default.
+    /// A selected patch becomes `n` x `n` tokens, with `n` in this range. It lies within 1 to 255,
+    /// and is 8 to 20 by default.
     pub sides: RangeInclusive<u32>,
     /// The most tokens that an image gets; at least the smallest side squared. Default 4096.
     pub budget: u64,
     /// The exponent of the utility `tokens^focus`, between 0 and 1. Near 1, tokens gather on few
     /// patches; near 0, they spread. Default 0.8.
     pub focus: f64,
-    /// The point where the eye rests: y, x, from 0 to 1. Default the centre.
+    /// The point where the eye rests: y, x, from 0 to 1. Default the center.
     pub fixation: [f32; 2],
     /// The fall of salience towards the periphery, 0 to 1. Default 0.
     pub foveal_bias: f32,
@@ -38,7 +38,7 @@ pub struct Params {
     pub mix: Option<[f32; 3]>,
 }
 
-impl Default for Params {
+impl Default for TokenParams {
     fn default() -> Self {
         Self { patch: 32, sides: 8..=20, budget: 4096, focus: 0.8, fixation: [0.5, 0.5], foveal_bias: 0.0, mix: None }
     }
@@ -48,7 +48,7 @@ fn refuse(name: &'static str, given: impl ToString, expected: impl ToString) -> 
     Err(Error::Parameter { name, given: given.to_string(), expected: expected.to_string() })
 }
 
-impl Params {
+impl TokenParams {
     /// Checks every parameter.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl Params {
 
 /// An image: `height` x `width` pixels of sRGB, 8 bits a channel, `[H, W, 3]`, row-major.
 ///
-/// It owns its bytes, in ordinary or in page-locked memory. A clone is in ordinary memory.
+/// It owns its bytes, in pageable or in page-locked memory. A clone is in pageable memory.
 pub struct Image {
     height: u32,
     width: u32,
@@ -199,12 +199,12 @@ pub(crate) fn check_size(height: u32, width: u32, bytes: usize) -> Result<()> {
 }
 
 /// Computes where images of these sizes (height, width) lie in a batch, for the kernels that take a
-/// layout. It is [`Layout::new`] with the error of this crate.
+/// layout. It is [`BatchLayout::new`] with the error of this crate.
 ///
 /// # Errors
 /// No batch can hold the images: see [`LayoutError`].
-pub fn layout(sizes: &[[u32; 2]], patch: u32) -> Result<Layout> {
-    Layout::new(sizes, patch).map_err(|error| {
+pub fn layout(sizes: &[[u32; 2]], patch: u32) -> Result<BatchLayout> {
+    BatchLayout::new(sizes, patch).map_err(|error| {
         let (name, given, expected) = match error {
             LayoutError::Patch(side) => ("patch", side.to_string(), format!("1 to {MAX_EXTENT} pixels")),
             LayoutError::Extent { image, height, width } => (

@@ -25,14 +25,14 @@ use thalweg::{
 
 use crate::block_on::block_on;
 use crate::frame::Frame;
-use crate::kernels::Layout;
+use crate::kernels::BatchLayout;
 use crate::lock;
 use crate::params::layout;
 use crate::slots::{Buffers, BuffersOn, Claim, Draft, Run, SlotOn, Slots, Work};
-use crate::stages::Stages;
+use crate::stages::StageTimings;
 use crate::tokens::TokensOn;
 use crate::workspace::{Coupling, Mix, Plan, WorkspaceOn};
-use crate::{Head, Image, Options, PLANES, Params, Query, TokenSet, Tokens, kernels};
+use crate::{Head, Image, PLANES, PipelineOptions, Query, TokenParams, TokenSet, Tokens, kernels};
 
 /// The target of the messages of this crate.
 const TARGET: &str = "thalweg_vision::pipeline";
@@ -46,10 +46,10 @@ const TARGET: &str = "thalweg_vision::pipeline";
 ///
 /// ```
 /// use thalweg::{Device, Event};
-/// use thalweg_vision::{Params, Pipeline, Tokens};
+/// use thalweg_vision::{TokenParams, Pipeline, Tokens};
 /// use std::collections::VecDeque;
 ///
-/// let pipeline = Pipeline::new(Device::best()?, Params { budget: 500, ..Params::default() })?;
+/// let pipeline = Pipeline::new(Device::best()?, TokenParams { budget: 500, ..TokenParams::default() })?;
 /// let mut under_way: VecDeque<Event<Tokens>> = VecDeque::new();
 /// let mut total = 0;
 /// let mut used = |tokens: Event<Tokens>| {
@@ -72,17 +72,18 @@ const TARGET: &str = "thalweg_vision::pipeline";
 /// # Ok::<(), thalweg::Error>(())
 /// ```
 ///
-/// A pipeline for each of several devices takes a line, with [`ranks`](thalweg::ranks):
+/// A pipeline for each of several devices takes a line, with
+/// [`for_each_device`](thalweg::for_each_device):
 ///
 /// ```
 /// use thalweg::{Device, Result, ranks};
-/// use thalweg_vision::{Image, Params, Pipeline, TokenSet};
+/// use thalweg_vision::{Image, TokenParams, Pipeline, TokenSet};
 ///
 /// // On a machine with GPUs: `(0..).map_while(|i| Device::cuda(i).ok()).collect::<Vec<_>>()`.
 /// let gpus = [Device::cpu()?, Device::new_cpu()?];
 /// let images = [10, 90, 170, 250].map(|shade| Image::new(64, 64, vec![shade; 3 * 64 * 64]));
 /// let images = images.into_iter().collect::<Result<Vec<_>>>()?;
-/// let params = Params { budget: 500, ..Params::default() };
+/// let params = TokenParams { budget: 500, ..TokenParams::default() };
 ///
 /// let shares: Vec<&[Image]> = images.chunks(images.len().div_ceil(gpus.len())).collect();
 /// let sets: Vec<Vec<Result<TokenSet>>> =
@@ -99,8 +100,8 @@ const TARGET: &str = "thalweg_vision::pipeline";
 /// ```
 pub struct Pipeline {
     device: Device,
-    params: Params,
-    options: Options,
+    params: TokenParams,
+    options: PipelineOptions,
     gains: Vec<u32>,
     coupling: Option<Coupling>,
     slots: Arc<Slots>,
@@ -125,19 +126,19 @@ type Pixels = Event<DeviceBuffer<u8>>;
 type Made = (AnyStream, Arc<Plan>, PinnedBuffer<u8>, Event<Buffers>);
 
 impl Pipeline {
-    /// A pipeline with the default [`Options`] and without a query.
+    /// A pipeline with the default [`PipelineOptions`] and without a query.
     ///
     /// # Errors
     /// A parameter is out of its range.
-    pub fn new(device: Device, params: Params) -> Result<Self> {
-        Self::with_options(device, params, Options::default())
+    pub fn new(device: Device, params: TokenParams) -> Result<Self> {
+        Self::with_options(device, params, PipelineOptions::default())
     }
 
     /// A pipeline without a query.
     ///
     /// # Errors
     /// A parameter or an option is out of its range.
-    pub fn with_options(device: Device, params: Params, options: Options) -> Result<Self> {
+    pub fn with_options(device: Device, params: TokenParams, options: PipelineOptions) -> Result<Self> {
         params.validate()?;
         options.validate()?;
         let (lo, hi) = params.side_bounds();
@@ -152,18 +153,18 @@ impl Pipeline {
         })
     }
 
-    /// Makes the participatory score of a query part of relevance. [`Params::mix`] gives the
+    /// Makes the participatory score of a query part of relevance. [`TokenParams::mix`] gives the
     /// weights of the scores. If it is absent, the balancer of the head does; without a balancer,
     /// the scores weigh the same.
     ///
     /// # Errors
     /// Head and query differ in dimension ([`Error::Tensor`]).
     pub fn with_query(self, head: &Head, query: &Query) -> Result<Self> {
-        let mix = match (self.params.mix, head.predictor(query)?) {
+        let mix = match (self.params.mix, head.balancer_weights(query)?) {
             (None, Some(predictor)) => Mix::Balancer(predictor),
             (mix, _) => Mix::Fixed(mix.unwrap_or([1.0 / 3.0; 3])),
         };
-        let coupling = Some(Coupling { weights: head.coupling(query)?, mix });
+        let coupling = Some(Coupling { weights: head.projection(query)?, mix });
         Ok(Self { coupling, slots: Slots::new(self.device, self.options.depth), ..self })
     }
 
@@ -178,12 +179,12 @@ impl Pipeline {
     }
 
     /// The parameters.
-    pub fn params(&self) -> &Params {
+    pub fn params(&self) -> &TokenParams {
         &self.params
     }
 
     /// The options.
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &PipelineOptions {
         &self.options
     }
 
@@ -192,8 +193,9 @@ impl Pipeline {
         self.options.depth
     }
 
-    /// The device time of the batches recycled so far, if it is [measured](Options::stages).
-    pub fn stages(&self) -> Stages {
+    /// The device time of the batches recycled so far, if it is
+    /// [measured](PipelineOptions::stages).
+    pub fn stages(&self) -> StageTimings {
         self.slots.stages()
     }
 
@@ -205,8 +207,8 @@ impl Pipeline {
     /// asynchronous code, use [`frame_async`](Pipeline::frame_async).
     ///
     /// # Errors
-    /// A size is not within 1 to 16384, one batch cannot hold the images, [`Params::mix`] has a
-    /// weight for a query but there is none, there is no memory, or the device has failed.
+    /// A size is not within 1 to 16384, one batch cannot hold the images, [`TokenParams::mix`] has
+    /// a weight for a query but there is none, there is no memory, or the device has failed.
     pub fn frame(&self, sizes: &[[u32; 2]]) -> Result<Frame> {
         match self.try_frame(sizes)? {
             Some(frame) => Ok(frame),
@@ -223,12 +225,12 @@ impl Pipeline {
     ///
     /// ```
     /// use thalweg::Device;
-    /// use thalweg_vision::{Options, Params, Pipeline};
+    /// use thalweg_vision::{PipelineOptions, TokenParams, Pipeline};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> thalweg::Result<()> {
-    /// let params = Params { budget: 500, ..Params::default() };
-    /// let options = Options { depth: 2, ..Options::default() };
+    /// let params = TokenParams { budget: 500, ..TokenParams::default() };
+    /// let options = PipelineOptions { depth: 2, ..PipelineOptions::default() };
     /// let pipeline = Pipeline::with_options(Device::best()?, params, options)?;
     /// let request = async |shade| {
     ///     let mut frame = pipeline.frame_async(&[[40, 70]]).await?; // at most two requests are past this line
@@ -262,7 +264,7 @@ impl Pipeline {
         turn: &mut Option<u64>,
         waker: Option<Waker>,
     ) -> Result<Option<Frame>> {
-        self.device.usable()?;
+        self.device.ensure_usable()?;
         let same = |draft: &Draft| {
             let layout = &draft.plan().layout;
             let same_sizes =
@@ -299,7 +301,7 @@ impl Pipeline {
     }
 
     /// Makes a stream and the memory for a batch. Waits for nothing.
-    fn make(&self, layout: Layout, uploads: bool) -> Result<Made> {
+    fn make(&self, layout: BatchLayout, uploads: bool) -> Result<Made> {
         let stream = AnyStream::new(self.device)?;
         let bytes = layout.bytes() as usize;
         let pixels = (0..layout.images() as usize).map(|i| layout.byte_range(i).len() / 3).sum::<usize>();
@@ -319,7 +321,7 @@ impl Pipeline {
     }
 
     /// The layout of images of these sizes. An error if this pipeline cannot make tokens of them.
-    fn layout(&self, sizes: &[[u32; 2]]) -> Result<Layout> {
+    fn layout(&self, sizes: &[[u32; 2]]) -> Result<BatchLayout> {
         if let (None, Some([.., third])) = (&self.coupling, self.params.mix)
             && third != 0.0
         {
@@ -332,7 +334,7 @@ impl Pipeline {
         layout(sizes, self.params.patch)
     }
 
-    fn workspace_of<S: LiveBrand>(&self, stream: &Stream<S>, layout: Layout) -> Result<WorkspaceOn<S>> {
+    fn workspace_of<S: LiveBrand>(&self, stream: &Stream<S>, layout: BatchLayout) -> Result<WorkspaceOn<S>> {
         WorkspaceOn::new(stream, &self.params, layout, self.options.precision, &self.gains, self.coupling.as_ref())
     }
 
@@ -340,13 +342,13 @@ impl Pipeline {
     /// already.
     ///
     /// ```
-    /// use thalweg_vision::{Params, Pipeline};
+    /// use thalweg_vision::{TokenParams, Pipeline};
     /// use thalweg::{Device, stream_tags};
     ///
     /// stream_tags!(Work);
     /// let gpu = Device::best()?;
     /// let work = gpu.stream::<Work>()?;
-    /// let pipeline = Pipeline::new(gpu, Params { budget: 500, ..Params::default() })?;
+    /// let pipeline = Pipeline::new(gpu, TokenParams { budget: 500, ..TokenParams::default() })?;
     ///
     /// let rgb = work.alloc_zeroed::<u8>(3 * 64 * 64)?; // from a decoder on the GPU, say
     /// let mut workspace = pipeline.workspace(&work, &[[64, 64]])?;
@@ -372,22 +374,22 @@ impl Pipeline {
         Self::send(frame, &mut None)
     }
 
-    /// Enqueues the work of a batch whose pixels are on the device already, and returns without waiting
-    /// for it: for images of these sizes (height, width), which lie in `pixels` as
-    /// [`WorkspaceOn::enqueue`] takes them. Each image begins at a multiple of 16 bytes, as in a batch of
-    /// `thalweg-loader`. Nothing crosses the bus: the pixels are copied on the device, and the event that
-    /// comes back says when.
+    /// Enqueues the work of a batch whose pixels are on the device already, and returns without
+    /// waiting for it: for images of these sizes (height, width), which lie in `pixels` as
+    /// [`WorkspaceOn::enqueue`] takes them. Each image begins at a multiple of 16 bytes, as in a
+    /// batch of `thalweg-loader`. Nothing crosses the bus: the pixels are copied on the device, and
+    /// the event that comes back says when.
     ///
     /// It waits for a place as [`frame`](Pipeline::frame) does.
     ///
     /// ```
     /// use thalweg::{Device, stream_tags};
-    /// use thalweg_vision::{Params, Pipeline};
+    /// use thalweg_vision::{TokenParams, Pipeline};
     ///
     /// stream_tags!(Decode);
     /// let gpu = Device::best()?;
     /// let decode = gpu.stream::<Decode>()?;
-    /// let pipeline = Pipeline::new(gpu, Params { budget: 500, ..Params::default() })?;
+    /// let pipeline = Pipeline::new(gpu, TokenParams { budget: 500, ..TokenParams::default() })?;
     ///
     /// let pixels = decode.alloc_zeroed::<u8>(3 * 64 * 64)?; // from a decoder on the GPU, say
     /// let pixels = decode.record(pixels)?;
@@ -398,9 +400,9 @@ impl Pipeline {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`frame`](Pipeline::frame), or there are too few pixels, or they are on another device.
-    /// The pixels come back with the error, but for a failed device, which may lose them: then the buffer is
-    /// empty.
+    /// The errors of [`frame`](Pipeline::frame), or there are too few pixels, or they are on
+    /// another device. The pixels come back with the error, but for a failed device, which may lose
+    /// them: then the buffer is empty.
     pub fn submit_pixels(
         &self,
         sizes: &[[u32; 2]],
@@ -427,8 +429,8 @@ impl Pipeline {
         }
     }
 
-    /// Enqueues the work of a frame. `pixels` are those of a frame that does not upload. They come back
-    /// with the event of their copy.
+    /// Enqueues the work of a frame. `pixels` are those of a frame that does not upload. They come
+    /// back with the event of their copy.
     fn send(frame: Frame, pixels: &mut Option<Pixels>) -> Result<Event<Tokens>> {
         let (Draft { images, buffers, run }, home) = frame.submit();
         let mut work = lock(&run.work);
@@ -469,7 +471,7 @@ impl Pipeline {
         }
         let times = match &*lock(&draft.run.work) {
             // The tokens are on the host, so the device is past the marks.
-            Work::Measured(marks) => Stages::between(marks).ok(),
+            Work::Measured(marks) => StageTimings::between(marks).ok(),
             _ => None,
         };
         self.slots.recycle(draft, times);
@@ -486,8 +488,8 @@ impl Pipeline {
         self.run_each(images, true, |_| (), fill).into_iter().map(|set| set.map_err(|(error, ())| error)).collect()
     }
 
-    /// Works like [`run`](Self::run) for images whose pixels are on the device already, each with its height
-    /// and width. The pixels of an image that fails come back with the error.
+    /// Works like [`run`](Self::run) for images whose pixels are on the device already, each with
+    /// its height and width. The pixels of an image that fails come back with the error.
     pub fn run_pixels(
         &self,
         images: impl IntoIterator<Item = ([u32; 2], Pixels)>,
@@ -497,8 +499,9 @@ impl Pipeline {
         sets.into_iter().map(|set| set.map_err(|(error, value)| Returned { error, value })).collect()
     }
 
-    /// Processes images a few at a time. `send` submits one, and keeps something of it until its tokens are
-    /// there. `refuse` makes that of an image that gets no frame. An error comes with it.
+    /// Processes images a few at a time. `send` submits one, and keeps something of it until its
+    /// tokens are there. `refuse` makes that of an image that gets no frame. An error comes with
+    /// it.
     fn run_each<I, K>(
         &self,
         images: impl Iterator<Item = ([u32; 2], I)>,
@@ -545,8 +548,8 @@ impl Pipeline {
     }
 }
 
-/// Copies pixels to the memory of a slot. They come back in `returned` with the event of the copy, or as
-/// they were.
+/// Copies pixels to the memory of a slot. They come back in `returned` with the event of the copy,
+/// or as they were.
 fn copy_pixels<S: LiveBrand>(
     stream: &Stream<S>,
     pixels: Pixels,

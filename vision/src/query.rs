@@ -73,7 +73,7 @@ impl Owned {
 /// projection.
 ///
 /// ```
-/// use thalweg_vision::{Head, Image, Layer, Params, Pipeline, Query};
+/// use thalweg_vision::{Head, Image, Layer, TokenParams, Pipeline, Query};
 /// use thalweg::Device;
 ///
 /// // 13 features to 64 hidden units, those to D = 3: any numbers will do here.
@@ -82,7 +82,7 @@ impl Owned {
 /// let head = Head::new(Layer { weight: &w1, bias: &b1 }, Layer { weight: &w2, bias: &b2 })?;
 /// let query = Query::new(&[0.3, -1.0, 0.2])?;
 ///
-/// let pipeline = Pipeline::new(Device::best()?, Params::default())?.with_query(&head, &query)?;
+/// let pipeline = Pipeline::new(Device::best()?, TokenParams::default())?.with_query(&head, &query)?;
 /// let image = Image::new(50, 70, (0..50 * 70 * 3).map(|i| (i * 31 % 251) as u8).collect())?;
 /// let tokens = pipeline.run(&[image]).remove(0)?;
 /// assert_eq!(tokens.mix, Some([1.0 / 3.0; 3])); // no balancer: all three scores weigh the same
@@ -142,7 +142,7 @@ impl Head {
     ///
     /// # Errors
     /// [`Error::Tensor`] if the query has another dimension.
-    pub fn coupling(&self, query: &Query) -> Result<Vec<f32>> {
+    pub fn projection(&self, query: &Query) -> Result<Vec<f32>> {
         self.check(query)?;
         // Divided by the length of the query, so that the kernel needs to divide only by the length
         // of the projection.
@@ -155,7 +155,7 @@ impl Head {
                 *sum += f64::from(w) * q;
             }
         }
-        Ok(kernels::coupling(&self.hidden.weight, &self.hidden.bias, &self.triangle, &coupled))
+        Ok(kernels::projection(&self.hidden.weight, &self.hidden.bias, &self.triangle, &coupled))
     }
 
     /// The weights that [`kernels::balance`] takes for this head and a query. `None` without a
@@ -163,11 +163,11 @@ impl Head {
     ///
     /// # Errors
     /// [`Error::Tensor`] if the query has another dimension.
-    pub fn predictor(&self, query: &Query) -> Result<Option<Vec<f32>>> {
+    pub fn balancer_weights(&self, query: &Query) -> Result<Option<Vec<f32>>> {
         self.check(query)?;
         Ok(self.balancer.as_ref().map(|layers| {
             let layers = layers.each_ref().map(Owned::layer);
-            kernels::predictor(layers.map(|l| l.weight), layers.map(|l| l.bias), &query.0)
+            kernels::balancer_weights(layers.map(|l| l.weight), layers.map(|l| l.bias), &query.0)
         }))
     }
 

@@ -7,7 +7,7 @@ use thalweg::{Result, TimedEvent};
 /// The device time of each stage, summed over batches. Batches overlap, so the sum may exceed the
 /// time on the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stages {
+pub struct StageTimings {
     /// Host to device.
     pub upload: Duration,
     /// Features and entropy of every patch.
@@ -24,7 +24,7 @@ pub struct Stages {
     pub download: Duration,
 }
 
-impl Stages {
+impl StageTimings {
     /// The stages in order, with their names.
     pub fn named(&self) -> [(&'static str, Duration); 7] {
         [

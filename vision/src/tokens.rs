@@ -9,7 +9,7 @@ use thalweg::Resource;
 
 use crate::PLANES;
 use crate::slots::Slot;
-use crate::workspace::{Part, Plan, Precision};
+use crate::workspace::{Part, Plan, TokenPrecision};
 
 /// Everything about one image's tokens, on the host.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,7 +33,7 @@ pub struct TokenSet {
     pub cu_seqlens: Vec<i32>,
     /// `[K]`: the raster index of each selected patch.
     pub patch_id: Vec<i32>,
-    /// `[T, 2]`: the centre of each token's cell, (y, x) as fractions of height and width.
+    /// `[T, 2]`: the center of each token's cell, (y, x) as fractions of height and width.
     pub position: Vec<f32>,
     /// `[gh, gw]`: the side `n` of the `n` x `n` tokens of each patch, or 0.
     pub sides: Vec<i32>,
@@ -93,7 +93,7 @@ impl fmt::Debug for Tokens {
     }
 }
 
-/// The numbers of tokens, in the [`Precision`] of the pipeline.
+/// The numbers of tokens, in the [`TokenPrecision`] of the pipeline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TokenValues<'a> {
     /// 32-bit floats.
@@ -156,13 +156,13 @@ impl Tokens {
     pub fn tokens(&self) -> TokenValues<'_> {
         let (words, numbers) = (self.words(Part::Tokens), PLANES * self.len());
         match self.plan().precision {
-            Precision::F32 => TokenValues::F32(&cast_slice(words)[..numbers]),
-            Precision::F16 => TokenValues::F16(&cast_slice(words)[..numbers]),
-            Precision::Bf16 => TokenValues::Bf16(&cast_slice(words)[..numbers]),
+            TokenPrecision::F32 => TokenValues::F32(&cast_slice(words)[..numbers]),
+            TokenPrecision::F16 => TokenValues::F16(&cast_slice(words)[..numbers]),
+            TokenPrecision::Bf16 => TokenValues::Bf16(&cast_slice(words)[..numbers]),
         }
     }
 
-    /// `[T, 2]`: the centre of each token's cell, (y, x) as fractions of height and width.
+    /// `[T, 2]`: the center of each token's cell, (y, x) as fractions of height and width.
     pub fn position(&self) -> &[f32] {
         &self.floats(Part::Position)[..2 * self.len()]
     }

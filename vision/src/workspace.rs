@@ -10,14 +10,14 @@ use thalweg::{Brand, DeviceBuffer, DeviceSlice, Error, LiveBrand, Resource, Resu
 
 use crate::allocate::Capacity;
 use crate::kernels::{
-    self, Budget, Layout, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
+    self, BatchLayout, Budget, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
 };
-use crate::{Head, PLANES, Params, Query};
+use crate::{Head, PLANES, Query, TokenParams};
 
 /// The format of the numbers of a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
-pub enum Precision {
+pub enum TokenPrecision {
     /// 32-bit floats.
     #[default]
     F32,
@@ -27,7 +27,7 @@ pub enum Precision {
     Bf16,
 }
 
-impl Precision {
+impl TokenPrecision {
     /// The bytes of a number.
     pub fn size(self) -> usize {
         match self {
@@ -93,7 +93,7 @@ fn numbers<S, T: Element>(words: &mut DeviceSlice<S, u32>, tokens: usize) -> Res
     Ok(words.cast_mut().slice_mut(..PLANES * tokens)?)
 }
 
-/// The numbers of tokens on the device, in the [`Precision`] of the pipeline.
+/// The numbers of tokens on the device, in the [`TokenPrecision`] of the pipeline.
 pub enum DeviceTokenValues<'a, S> {
     /// 32-bit floats.
     F32(&'a DeviceSlice<S, f32>),
@@ -123,9 +123,9 @@ impl<S> std::fmt::Debug for DeviceTokenValues<'_, S> {
 /// The sizes that follow from the sizes of a batch and the parameters, before there is an image.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    pub(crate) params: Params,
-    pub(crate) layout: Layout,
-    pub(crate) precision: Precision,
+    pub(crate) params: TokenParams,
+    pub(crate) layout: BatchLayout,
+    pub(crate) precision: TokenPrecision,
     capacity: Capacity,
     coupled: bool,
     balanced: bool,
@@ -180,9 +180,9 @@ impl<S: LiveBrand> WorkspaceOn<S> {
     /// Makes the memory and enqueues the copies of the constants. Waits for nothing.
     pub(crate) fn new(
         stream: &Stream<S>,
-        params: &Params,
-        layout: Layout,
-        precision: Precision,
+        params: &TokenParams,
+        layout: BatchLayout,
+        precision: TokenPrecision,
         gains: &[u32],
         coupling: Option<&Coupling>,
     ) -> Result<Self> {
@@ -249,12 +249,12 @@ impl<S: LiveBrand> WorkspaceOn<S> {
 
 impl<S: LiveBrand> WorkspaceOn<S> {
     /// Changes the query for the batches that are enqueued from now on. The workspace is that of a
-    /// pipeline [with a query](crate::Pipeline::with_query), and `head` is the pipeline's. The copy is
-    /// enqueued; the host waits for nothing.
+    /// pipeline [with a query](crate::Pipeline::with_query), and `head` is the pipeline's. The copy
+    /// is enqueued; the host waits for nothing.
     ///
     /// ```
     /// use thalweg::{Device, stream_tags};
-    /// use thalweg_vision::{Head, Layer, Params, Pipeline, Query};
+    /// use thalweg_vision::{Head, Layer, TokenParams, Pipeline, Query};
     ///
     /// stream_tags!(Work);
     /// let work = Device::best()?.stream::<Work>()?;
@@ -262,7 +262,7 @@ impl<S: LiveBrand> WorkspaceOn<S> {
     /// let (w2, b2) = ([0.1f32; 8 * 64], [0.0f32; 8]);
     /// let head = Head::new(Layer { weight: &w1, bias: &b1 }, Layer { weight: &w2, bias: &b2 })?;
     /// let (first, other) = (Query::new(&[1.0; 8])?, Query::new(&[-1.0; 8])?);
-    /// let pipeline = Pipeline::new(work.device(), Params { budget: 500, ..Params::default() })?.with_query(&head, &first)?;
+    /// let pipeline = Pipeline::new(work.device(), TokenParams { budget: 500, ..TokenParams::default() })?.with_query(&head, &first)?;
     /// let rgb = work.alloc_zeroed::<u8>(3 * 64 * 64)?;
     /// let mut workspace = pipeline.workspace(&work, &[[64, 64]])?;
     /// workspace.enqueue(&work, &rgb)?; // with the first query
@@ -272,13 +272,13 @@ impl<S: LiveBrand> WorkspaceOn<S> {
     /// ```
     ///
     /// # Errors
-    /// The query has another dimension than the head, the pipeline has no query, or a head of another
-    /// form ([`Error::Parameter`](thalweg::Error::Parameter)), or the device has failed.
-    pub fn ask(&mut self, stream: &Stream<S>, head: &Head, query: &Query) -> Result<()> {
+    /// The query has another dimension than the head, the pipeline has no query, or a head of
+    /// another form ([`Error::Parameter`](thalweg::Error::Parameter)), or the device has failed.
+    pub fn set_query(&mut self, stream: &Stream<S>, head: &Head, query: &Query) -> Result<()> {
         let [.., weights, predictor] = &self.plan.constants;
         // A pipeline whose weights of the scores are fixed does not use the balancer of its head.
-        let balances = if self.plan.balanced { head.predictor(query)?.unwrap_or_default() } else { Vec::new() };
-        let coupling = head.coupling(query)?;
+        let balances = if self.plan.balanced { head.balancer_weights(query)?.unwrap_or_default() } else { Vec::new() };
+        let coupling = head.projection(query)?;
         if coupling.len() != weights.len() || balances.len() != predictor.len() {
             return Err(Error::Parameter {
                 name: "head",
@@ -297,7 +297,7 @@ impl<S: LiveBrand> WorkspaceOn<S> {
 }
 
 impl<S: Brand> WorkspaceOn<S> {
-    /// Enqueues the work that makes tokens of the images in `rgb`, which has [`Layout::bytes`]
+    /// Enqueues the work that makes tokens of the images in `rgb`, which has [`BatchLayout::bytes`]
     /// bytes. No stage waits for the host. The results stay on the device until the next call.
     ///
     /// # Errors
@@ -375,9 +375,9 @@ impl<S: Brand> WorkspaceOn<S> {
             }};
         }
         match plan.precision {
-            Precision::F32 => compress!(compress_fused),
-            Precision::F16 => compress!(compress_fused_f16),
-            Precision::Bf16 => compress!(compress_fused_bf16),
+            TokenPrecision::F32 => compress!(compress_fused),
+            TokenPrecision::F16 => compress!(compress_fused_f16),
+            TokenPrecision::Bf16 => compress!(compress_fused_bf16),
         }?;
         mark()
     }
@@ -387,12 +387,13 @@ impl<S: Brand> WorkspaceOn<S> {
         self.view(Part::Counts)
     }
 
-    /// `[capacity, 13]`: the tokens, in the [`Precision`] of the pipeline. Only the first T rows count.
+    /// `[capacity, 13]`: the tokens, in the [`TokenPrecision`] of the pipeline. Only the first T
+    /// rows count.
     pub fn tokens(&self) -> DeviceTokenValues<'_, S> {
         match self.plan.precision {
-            Precision::F32 => DeviceTokenValues::F32(self.numbers()),
-            Precision::F16 => DeviceTokenValues::F16(self.numbers()),
-            Precision::Bf16 => DeviceTokenValues::Bf16(self.numbers()),
+            TokenPrecision::F32 => DeviceTokenValues::F32(self.numbers()),
+            TokenPrecision::F16 => DeviceTokenValues::F16(self.numbers()),
+            TokenPrecision::Bf16 => DeviceTokenValues::Bf16(self.numbers()),
         }
     }
 
@@ -404,7 +405,7 @@ impl<S: Brand> WorkspaceOn<S> {
         }
     }
 
-    /// `[capacity, 2]`: the centre of each token's cell, (y, x) as fractions of height and width.
+    /// `[capacity, 2]`: the center of each token's cell, (y, x) as fractions of height and width.
     /// Only the first T rows count.
     pub fn position(&self) -> &DeviceSlice<S, f32> {
         self.view(Part::Position)
@@ -446,8 +447,8 @@ impl<S: Brand> WorkspaceOn<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DeviceTokenValues, Precision};
-    use crate::{Image, Options, Params, Pipeline};
+    use super::{DeviceTokenValues, TokenPrecision};
+    use crate::{Image, Pipeline, PipelineOptions, TokenParams};
     use thalweg::{Device, Result, stream_tags};
 
     stream_tags!(Work);
@@ -458,9 +459,10 @@ mod tests {
         let device = Device::new_cpu()?;
         let work = device.stream::<Work>()?;
         let image = Image::new(48, 70, (0..48 * 70 * 3).map(|i| (i * 31 % 251) as u8).collect())?;
-        for precision in [Precision::F32, Precision::F16, Precision::Bf16] {
-            let options = Options { precision, ..Options::default() };
-            let pipeline = Pipeline::with_options(device, Params { budget: 301, ..Params::default() }, options)?;
+        for precision in [TokenPrecision::F32, TokenPrecision::F16, TokenPrecision::Bf16] {
+            let options = PipelineOptions { precision, ..PipelineOptions::default() };
+            let pipeline =
+                Pipeline::with_options(device, TokenParams { budget: 301, ..TokenParams::default() }, options)?;
             let want = pipeline.run(std::slice::from_ref(&image)).remove(0)?;
             let rgb = work.upload_blocking(image.rgb())?;
             let mut workspace = pipeline.workspace(&work, &[[48, 70]])?;
@@ -468,16 +470,16 @@ mod tests {
             let (numbers, bits) = (want.tokens.len(), want.halves.unwrap_or_default());
             match workspace.tokens() {
                 DeviceTokenValues::F32(tokens) => {
-                    assert_eq!(precision, Precision::F32);
+                    assert_eq!(precision, TokenPrecision::F32);
                     assert_eq!(work.read_blocking(tokens.slice(..numbers)?)?, want.tokens);
                 }
                 DeviceTokenValues::F16(tokens) => {
-                    assert_eq!(precision, Precision::F16);
+                    assert_eq!(precision, TokenPrecision::F16);
                     let tokens = work.read_blocking(tokens.slice(..numbers)?)?;
                     assert_eq!(tokens.iter().map(|v| v.to_bits()).collect::<Vec<_>>(), bits);
                 }
                 DeviceTokenValues::Bf16(tokens) => {
-                    assert_eq!(precision, Precision::Bf16);
+                    assert_eq!(precision, TokenPrecision::Bf16);
                     let tokens = work.read_blocking(tokens.slice(..numbers)?)?;
                     assert_eq!(tokens.iter().map(|v| v.to_bits()).collect::<Vec<_>>(), bits);
                 }

@@ -1,21 +1,21 @@
-//! How far the kernels are from f64, over every colour there is; the numbers are in `docs/spec.md`.
+//! How far the kernels are from f64, over every color there is; the numbers are in `docs/spec.md`.
 
 use testkit::devices::devices;
 use testkit::oracle::{self, Image};
 use thalweg_vision::kernels;
 
-/// Side of the images that hold 2^24 colours between them, as parts of one of 4096 x 4096.
+/// Side of the images that hold 2^24 colors between them, as parts of one of 4096 x 4096.
 const SIDE: usize = 512;
 
 /// What each of R, G, B, L* / 100, (a* + 128) / 255 and (b* + 128) / 255 may be off, on any device.
 const BOUNDS: [f64; 6] = [1.2e-7, 1.2e-7, 1.2e-7, 2e-6, 5e-6, 3e-6];
 
 #[test]
-fn every_colour() {
+fn every_color() {
     let mut worst = vec![[0.0f64; 6]; devices().len()];
     for part in 0..(1 << 24) / (SIDE * SIDE) {
-        let colours = part * SIDE * SIDE..(part + 1) * SIDE * SIDE;
-        let rgb: Vec<u8> = colours.flat_map(|i| [(i >> 16) as u8, (i >> 8) as u8, i as u8]).collect();
+        let colors = part * SIDE * SIDE..(part + 1) * SIDE * SIDE;
+        let rgb: Vec<u8> = colors.flat_map(|i| [(i >> 16) as u8, (i >> 8) as u8, i as u8]).collect();
         let image = Image { height: SIDE, width: SIDE, rgb };
         let want = oracle::textures(&image, [0.5, 0.5]);
         for (device, worst) in devices().iter().zip(&mut worst) {
@@ -35,7 +35,7 @@ fn every_colour() {
         }
     }
     for (device, worst) in devices().iter().zip(&worst) {
-        println!("{device}: largest errors of R, G, B, L*, a*, b* over all colours: {worst:?}");
+        println!("{device}: largest errors of R, G, B, L*, a*, b* over all colors: {worst:?}");
         assert!(worst.iter().zip(BOUNDS).all(|(error, bound)| *error <= bound), "{device}: {worst:?}");
     }
 }

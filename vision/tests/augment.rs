@@ -14,25 +14,27 @@ use testkit::images::{images, side};
 use testkit::oracle::{self, Augmented, Content, Image, ImageSpec, SplitMix};
 use thalweg::{Device, DeviceKind, Error, LiveBrand, Stream, stream_tags};
 use thalweg_simt::bf16;
-use thalweg_vision::augment::{Augmentation, Crop, Normalization, Parameters, RandomBlur, RandomCrop, Sample, kernels};
+use thalweg_vision::augment::{
+    AugmentInput, Augmentation, Crop, Normalization, Parameters, RandomBlur, RandomCrop, kernels,
+};
 
 stream_tags!(Work);
 
-/// What an element may be off, before it is normalised.
+/// What an element may be off, before it is normalized.
 const ERROR: f64 = 2e-5;
 
-/// Without normalisation, so that elements are from 0 to 1.
+/// Without normalization, so that elements are from 0 to 1.
 fn plain() -> Augmentation {
     Augmentation { normalize: None, ..Augmentation::default() }
 }
 
 /// Lays images one after another, each `gap` bytes after the last one.
-fn lay(images: &[Image], parameters: &[Parameters], gap: usize) -> (Vec<u8>, Vec<Sample>) {
+fn lay(images: &[Image], parameters: &[Parameters], gap: usize) -> (Vec<u8>, Vec<AugmentInput>) {
     let (mut rgb, mut samples) = (vec![], vec![]);
     for (image, &parameters) in images.iter().zip(parameters) {
         rgb.extend(std::iter::repeat_n(0xee, gap));
         let (height, width) = (image.height as u32, image.width as u32);
-        samples.push(Sample { start: rgb.len(), height, width, parameters });
+        samples.push(AugmentInput { start: rgb.len(), height, width, parameters });
         rgb.extend(&image.rgb);
     }
     (rgb, samples)
@@ -87,7 +89,8 @@ fn assert_near(what: &str, got: &[f32], want: &[f64]) {
 
 // --- the golden files ----------------------------------------------------------------------------
 
-/// The name of a golden file without its ending says how it was made: `NAME-sSEED-eEPOCH-iINDEX-SIZE`.
+/// The name of a golden file without its ending says how it was made:
+/// `NAME-sSEED-eEPOCH-iINDEX-SIZE`.
 fn golden() -> Vec<(String, [u64; 4])> {
     let mut found = Vec::new();
     for entry in fs::read_dir(repository("tests/golden/augment")).unwrap() {
@@ -139,7 +142,7 @@ fn golden_files() {
                 .enumerate()
                 .map(|(i, v)| v * std[i / size / size] as f32 + mean[i / size / size] as f32)
                 .collect();
-            assert_near(&format!("{name}, normalised"), &got, &expected);
+            assert_near(&format!("{name}, normalized"), &got, &expected);
         });
     }
     assert!(flips > 0 && blurs > 0 && grays > 0, "the files cover each step");
@@ -400,13 +403,13 @@ fn what_cannot_be_done_is_an_error() {
         let rgb = stream.upload_blocking(&[9u8; 3 * 4 * 5]).unwrap();
         let mut out = stream.alloc_zeroed::<f32>(3 * 8 * 8).unwrap();
         refused(augmenter.launch(stream, &rgb, &mut out), "samples");
-        let good = Sample { start: 0, height: 4, width: 5, parameters: Parameters::identity(5, 4) };
-        let with = |change: &dyn Fn(&mut Sample)| {
+        let good = AugmentInput { start: 0, height: 4, width: 5, parameters: Parameters::identity(5, 4) };
+        let with = |change: &dyn Fn(&mut AugmentInput)| {
             let mut sample = good;
             change(&mut sample);
             sample
         };
-        let mut prepare = |samples: &[Sample]| augmenter.prepare(stream, samples);
+        let mut prepare = |samples: &[AugmentInput]| augmenter.prepare(stream, samples);
         refused(prepare(&[]), "samples");
         refused(prepare(&[good; 3]), "samples");
         refused(prepare(&[with(&|s| s.height = 0)]), "image size");
@@ -429,8 +432,8 @@ fn what_cannot_be_done_is_an_error() {
 
 // --- the steady state ----------------------------------------------------------------------------
 
-/// Nothing is allocated after the first batches. A captured launch augments what was prepared before
-/// its replay.
+/// Nothing is allocated after the first batches. A captured launch augments what was prepared
+/// before its replay.
 #[test]
 fn the_steady_state_allocates_nothing_and_can_be_captured() {
     let _alone = alone();
@@ -443,7 +446,7 @@ fn the_steady_state_allocates_nothing_and_can_be_captured() {
                     ImageSpec { height: 50, width: 60, content: Content::Noise, saturated: false, seed: 2 }.build();
                 let sample = |index| {
                     let parameters = options.parameters(1, 0, index, 60, 50).unwrap();
-                    [Sample { start: 0, height: 50, width: 60, parameters }]
+                    [AugmentInput { start: 0, height: 50, width: 60, parameters }]
                 };
                 let rgb = stream.upload_blocking(&image.rgb).unwrap();
                 let out = stream.alloc_zeroed::<f32>(3 * 32 * 32).unwrap();
@@ -471,7 +474,7 @@ fn the_steady_state_allocates_nothing_and_can_be_captured() {
                 augmenter.launch(stream, rgb, out).unwrap();
                 let by_call = stream.read_blocking(out).unwrap();
                 assert!(by_graph.iter().zip(&by_call).all(|(a, b)| same(a, b)));
-                let [Sample { parameters, .. }] = sample(19);
+                let [AugmentInput { parameters, .. }] = sample(19);
                 let want = run(stream, &options, 32, &[image], &[parameters]);
                 assert!(by_call.iter().zip(&want).all(|(a, b)| same(a, b)));
             })

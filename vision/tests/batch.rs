@@ -1,5 +1,5 @@
-//! Batches of images of mixed sizes, on every device: the same bits as one by one, the f64 reference, the materialised
-//! path, and tables of noise.
+//! Batches of images of mixed sizes, on every device: the same bits as one by one, the f64
+//! reference, the materialised path, and tables of noise.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -12,8 +12,8 @@ use testkit::oracle::{
 };
 use thalweg::{LiveBrand, Stream};
 use thalweg_vision::kernels::{
-    self, Batch, Budget, Layout, ParticipatoryMut, Pixels, RelevanceMut, Salience, Scores, Selection, SelectionMut,
-    TokensMut,
+    self, BatchLayout, BatchTable, Budget, ParticipatoryMut, Pixels, RelevanceMut, Salience, Scores, Selection,
+    SelectionMut, TokensMut,
 };
 
 /// What a batch is made with.
@@ -52,7 +52,7 @@ struct Maps {
 }
 
 /// The images of a layout in one buffer, with bytes between them that would show.
-fn bytes_of(layout: &Layout, images: &[Image]) -> Vec<u8> {
+fn bytes_of(layout: &BatchLayout, images: &[Image]) -> Vec<u8> {
     let mut rgb = vec![u8::FENCE; layout.bytes() as usize];
     for (b, image) in images.iter().enumerate() {
         rgb[layout.byte_range(b)].copy_from_slice(&image.rgb);
@@ -60,13 +60,13 @@ fn bytes_of(layout: &Layout, images: &[Image]) -> Vec<u8> {
     rgb
 }
 
-fn layout_of(images: &[Image], patch: u32) -> Layout {
+fn layout_of(images: &[Image], patch: u32) -> BatchLayout {
     let sizes: Vec<[u32; 2]> = images.iter().map(|image| [image.height as u32, image.width as u32]).collect();
-    Layout::new(&sizes, patch).unwrap()
+    BatchLayout::new(&sizes, patch).unwrap()
 }
 
 /// All kernels of the fused path, for what `table` says of `rgb`, in buffers sized by `layout`.
-fn run<S: LiveBrand>(stream: &Stream<S>, setup: &Setup, layout: &Layout, table: &[u32], rgb: &[u8]) -> Maps {
+fn run<S: LiveBrand>(stream: &Stream<S>, setup: &Setup, layout: &BatchLayout, table: &[u32], rgb: &[u8]) -> Maps {
     let &Setup { patch, fixation: [fy, fx], foveal_bias, lo, hi, budget, focus, shift, .. } = setup;
     let (images, n, largest) = (layout.images(), layout.patches(), layout.largest());
     let (b, patches, bytes) = (images as usize, n as usize, rgb.len() as u32);
@@ -74,7 +74,7 @@ fn run<S: LiveBrand>(stream: &Stream<S>, setup: &Setup, layout: &Layout, table: 
     let rgb = Fenced::new(stream, rgb, shift);
     let mut features = Fenced::room(stream, PLANES * patches, 0);
     let mut entropy = Fenced::room(stream, patches, 1);
-    let batch = Batch { images, patches: n, largest, table: table.slice() };
+    let batch = BatchTable { images, patches: n, largest, table: table.slice() };
     let pixels = Pixels { rgb: rgb.slice(), bytes, patch, fixation: [fy, fx] };
     kernels::analyze(stream, &batch, &pixels, features.slice_mut(), entropy.slice_mut()).unwrap();
 
@@ -164,7 +164,7 @@ fn run<S: LiveBrand>(stream: &Stream<S>, setup: &Setup, layout: &Layout, table: 
 }
 
 #[track_caller]
-fn same_bits<T: thalweg::Plain + std::fmt::Debug>(what: &str, batch: &[T], alone: &[T]) {
+fn same_bits<T: thalweg::DeviceCopy + std::fmt::Debug>(what: &str, batch: &[T], alone: &[T]) {
     assert_eq!(batch.len(), alone.len(), "{what}: length");
     let differing = batch.iter().zip(alone).position(|(a, b)| !same(a, b));
     assert_eq!(differing, None, "{what}: {:?} and {:?}", differing.map(|i| &batch[i]), differing.map(|i| &alone[i]));
@@ -321,7 +321,8 @@ proptest! {
     }
 }
 
-/// A pixel, lines, whole quads, one more column, one colour; budgets below, at and above what all patches could take.
+/// A pixel, lines, whole quads, one more column, one color; budgets below, at and above what all
+/// patches could take.
 #[test]
 fn nasty_sizes_side_by_side() {
     let spec = |(height, width): (usize, usize), content| {
@@ -395,7 +396,8 @@ fn many_small_images() {
 proptest! {
     #![proptest_config(cases(192))]
 
-    /// Whatever the table holds: nothing outside is written, and what is written is of pixels that are there.
+    /// Whatever the table holds: nothing outside is written, and what is written is of pixels that
+    /// are there.
     #[test]
     fn tables_of_noise(specs in prop::collection::vec(images(40), 1..=5), setup in setups(), seed in any::<u64>()) {
         // All there is is black, and the fences are not.
@@ -464,7 +466,7 @@ fn allocations_are_those_of_the_reference() {
         .max(u64::from(lo * lo));
 
         let sizes: Vec<[u32; 2]> = counts.iter().map(|&n| [1, n as u32]).collect();
-        let layout = Layout::new(&sizes, 1).unwrap();
+        let layout = BatchLayout::new(&sizes, 1).unwrap();
         let steps = oracle::gains(lo, hi, focus);
         let room = patches.min(128 * (budget / u64::from(lo * lo)) as usize);
         on_each_device(|stream| {
@@ -505,10 +507,10 @@ fn allocations_are_those_of_the_reference() {
     }
 }
 
-/// The cost is within the budget; of the steps that were not taken, the first by key and raster order does not fit or has no gain; every
-/// step that was taken comes before it.
+/// The cost is within the budget; of the steps that were not taken, the first by key and raster
+/// order does not fit or has no gain; every step that was taken comes before it.
 fn check_greedy(sides: &[i32], scores: &[f32], lo: u32, hi: u32, budget: u64, gains: &[u32]) {
-    let key = |i: usize, to: u32| oracle::quantise(scores[i]) * gains[(to - lo) as usize];
+    let key = |i: usize, to: u32| oracle::quantize(scores[i]) * gains[(to - lo) as usize];
     let cost: u64 = sides.iter().map(|n| (n * n) as u64).sum();
     assert!(cost <= budget);
     let next = |i: usize| if sides[i] == 0 { lo } else { sides[i] as u32 + 1 };

@@ -12,7 +12,7 @@ use testkit::oracle::{
     self, Image, PLANES, POSITION_ERROR, SCORE_ERROR, assert_close, assert_planes_close, relevance_error, wide,
 };
 use thalweg::Device;
-use thalweg_vision::{Options, Params, Pipeline, TokenSet, kernels};
+use thalweg_vision::{Pipeline, PipelineOptions, TokenParams, TokenSet, kernels};
 
 use crate::run::{check_run, given};
 
@@ -20,23 +20,23 @@ use crate::run::{check_run, given};
 struct Golden {
     file: &'static str,
     photo: &'static str,
-    params: Params,
+    params: TokenParams,
 }
 
 fn goldens() -> [Golden; 5] {
-    let default = Params::default;
+    let default = TokenParams::default;
     [
-        Golden { file: "eye", photo: "eye", params: Params { budget: 1024, ..default() } },
+        Golden { file: "eye", photo: "eye", params: TokenParams { budget: 1024, ..default() } },
         Golden { file: "chelsea", photo: "chelsea", params: default() },
         Golden {
             file: "coffee-budget10000-focus0.5",
             photo: "coffee",
-            params: Params { budget: 10000, focus: 0.5, ..default() },
+            params: TokenParams { budget: 10000, focus: 0.5, ..default() },
         },
         Golden {
             file: "eye-options",
             photo: "eye",
-            params: Params {
+            params: TokenParams {
                 patch: 24,
                 sides: 4..=12,
                 budget: 300,
@@ -45,7 +45,7 @@ fn goldens() -> [Golden; 5] {
                 ..default()
             },
         },
-        Golden { file: "row", photo: "row", params: Params { patch: 16, budget: 200, ..default() } },
+        Golden { file: "row", photo: "row", params: TokenParams { patch: 16, budget: 200, ..default() } },
     ]
 }
 
@@ -58,7 +58,7 @@ fn photo(golden: &Golden) -> Image {
 }
 
 fn run(device: Device, golden: &Golden) -> TokenSet {
-    let options = Options { textures: true, ..Options::default() };
+    let options = PipelineOptions { textures: true, ..PipelineOptions::default() };
     let pipeline = Pipeline::with_options(device, golden.params.clone(), options).unwrap();
     pipeline.run(&[given(&photo(golden))]).remove(0).unwrap()
 }

@@ -1,5 +1,5 @@
-//! The kernels of one image, on every device, against the f64 reference: random sizes, contents, parameters and alignments, in
-//! buffers between fences.
+//! The kernels of one image, on every device, against the f64 reference: random sizes, contents,
+//! parameters and alignments, in buffers between fences.
 //!
 //! `THALWEG_CASES=20000 cargo test --test kernels` runs each property that often.
 
@@ -13,10 +13,11 @@ use testkit::oracle::{
     self, Content, Image, ImageSpec, PLANES, SplitMix, assert_close, assert_planes_close, relevance_error, wide,
 };
 use thalweg::{DeviceKind, Error, LiveBrand, Stream};
-use thalweg_vision::kernels::{self, Batch, Budget, RelevanceMut, Selection, SelectionMut, TokensMut};
+use thalweg_vision::kernels::{self, BatchTable, Budget, RelevanceMut, Selection, SelectionMut, TokensMut};
 
-/// What features, scores, tokens and positions may be off where their inputs are exact, on the stream's device: at most a
-/// tenth of the error allowed for the pipeline, whose planes are off too. A GPU's logarithm is approximate.
+/// What features, scores, tokens and positions may be off where their inputs are exact, on the
+/// stream's device: at most a tenth of the error allowed for the pipeline, whose planes are off
+/// too. A GPU's logarithm is approximate.
 fn error<S: LiveBrand>(stream: &Stream<S>) -> f64 {
     if on_cpu(stream) { 1e-6 } else { 2e-6 }
 }
@@ -60,7 +61,8 @@ fn patch_count(image: &Image, patch: usize) -> usize {
     gh * gw
 }
 
-// --- textures --------------------------------------------------------------------------------------------
+// --- textures
+// --------------------------------------------------------------------------------------------
 
 fn run_textures<S: LiveBrand>(
     stream: &Stream<S>,
@@ -122,9 +124,10 @@ fn textures_of_lines() {
     }
 }
 
-/// Every byte as a gray, a red, a green and a blue, and the corners of the cube: the ends of the tables and of the cube root.
+/// Every byte as a gray, a red, a green and a blue, and the corners of the cube: the ends of the
+/// tables and of the cube root.
 #[test]
-fn textures_of_pure_colours() {
+fn textures_of_pure_colors() {
     let mut rgb = Vec::new();
     for v in 0..=255 {
         rgb.extend([v, v, v, v, 0, 0, 0, v, 0, 0, 0, v]);
@@ -136,7 +139,8 @@ fn textures_of_pure_colours() {
     on_each_device(|stream| check_textures(stream, &image, [0.5, 0.5], (0, 0)));
 }
 
-// --- features --------------------------------------------------------------------------------------------
+// --- features
+// --------------------------------------------------------------------------------------------
 
 fn run_features<S: LiveBrand>(
     stream: &Stream<S>,
@@ -166,7 +170,8 @@ proptest! {
     }
 }
 
-/// A tenth, added up half a million times and a million times: each addition to a large sum could round the same way.
+/// A tenth, added up half a million times and a million times: each addition to a large sum could
+/// round the same way.
 #[test]
 fn features_of_a_large_patch_do_not_drift() {
     for (h, w, patch) in [(701, 700, 1024), (1024, 1024, 1024)] {
@@ -179,7 +184,8 @@ fn features_of_a_large_patch_do_not_drift() {
     }
 }
 
-// --- entropy ---------------------------------------------------------------------------------------------
+// --- entropy
+// ---------------------------------------------------------------------------------------------
 
 fn run_entropy<S: LiveBrand>(stream: &Stream<S>, image: &Image, patch: usize, shift: usize) -> Vec<f32> {
     let (h, w) = (image.height as u32, image.width as u32);
@@ -220,7 +226,8 @@ fn entropy_reaches_one() {
     });
 }
 
-// --- relevance -------------------------------------------------------------------------------------------
+// --- relevance
+// -------------------------------------------------------------------------------------------
 
 /// Numbers of patches: next to a warp, to where the block grows, and past the largest block.
 fn counts() -> impl Strategy<Value = usize> {
@@ -256,7 +263,7 @@ fn run_relevance<S: LiveBrand>(
     let mut salience = Fenced::room(stream, n, shift);
     let mut relevance = Fenced::room(stream, n, shift);
     let table = stream.alloc_zeroed(8).unwrap();
-    let batch = Batch { images: 1, patches: n as u32, largest: n as u32, table: &table };
+    let batch = BatchTable { images: 1, patches: n as u32, largest: n as u32, table: &table };
     let out = RelevanceMut { salience: salience.slice_mut(), relevance: relevance.slice_mut() };
     kernels::relevance(stream, &batch, bias, mix, features.slice(), entropy.slice(), out).unwrap();
     (salience.read(), relevance.read())
@@ -315,9 +322,11 @@ fn relevance_of_images_that_end_within_a_tile() {
     }
 }
 
-// --- allocate --------------------------------------------------------------------------------------------
+// --- allocate
+// --------------------------------------------------------------------------------------------
 
-/// An allocation to make: relevances, sides, budget, focus, and what room there is beside what is needed.
+/// An allocation to make: relevances, sides, budget, focus, and what room there is beside what is
+/// needed.
 #[derive(Clone, Debug)]
 struct Demand {
     relevance: Vec<f32>,
@@ -329,8 +338,8 @@ struct Demand {
     shift: usize,
 }
 
-/// A relevance: any, one of a few (so that keys are equal and the raster order decides), one next to where
-/// rounding to 16 bits turns, or one that no map should hold.
+/// A relevance: any, one of a few (so that keys are equal and the raster order decides), one next
+/// to where rounding to 16 bits turns, or one that no map should hold.
 fn relevances() -> impl Strategy<Value = f32> {
     let half = (0u32..65536, -2i32..=2).prop_map(|(k, ulps)| {
         let middle = ((f64::from(k) + 0.5) / 65535.0) as f32;
@@ -402,7 +411,7 @@ fn run_allocate<S: LiveBrand>(stream: &Stream<S>, demand: &Demand, gains: &[u32]
     let mut counts = Fenced::room(stream, 2, shift);
     let table = stream.alloc_zeroed(8).unwrap();
     let (mut tokens, mut selected) = (Fenced::room(stream, 2, shift), Fenced::room(stream, 2, shift));
-    let batch = Batch { images: 1, patches: n as u32, largest: n as u32, table: &table };
+    let batch = BatchTable { images: 1, patches: n as u32, largest: n as u32, table: &table };
     let out = SelectionMut {
         sides: sides.slice_mut(),
         cu_seqlens: cu_seqlens.slice_mut(),
@@ -493,7 +502,8 @@ fn allocate_among_equals() {
     }
 }
 
-/// Sums past 2^32, of which the low bits alone would fit the budget: of all sides, and of those of one key.
+/// Sums past 2^32, of which the low bits alone would fit the budget: of all sides, and of those of
+/// one key.
 #[test]
 fn allocate_counts_past_32_bits() {
     let many: Vec<f32> = (0..70_000u32).map(|i| 0.9 + (i * 7919 % 1000) as f32 / 10_000.0).collect();
@@ -507,8 +517,8 @@ fn allocate_counts_past_32_bits() {
     }
 }
 
-/// Every way through the search: few candidates and many, listed or too many for a warp's list; ties where the first
-/// bound falls, at the threshold, everywhere; one tile a warp and several.
+/// Every way through the search: few candidates and many, listed or too many for a warp's list;
+/// ties where the first bound falls, at the threshold, everywhere; one tile a warp and several.
 #[test]
 fn allocate_takes_every_path() {
     for n in [255, 256, 257, 8191, 8192, 8193, 20000] {
@@ -518,7 +528,7 @@ fn allocate_takes_every_path() {
             noise.clone(),
             // One is far above the rest, which share few bins.
             noise.iter().enumerate().map(|(i, v)| if i == 100 { 1.0 } else { v * v * 0.01 }).collect(),
-            // The relevant ones are neighbours, so one warp has them all.
+            // The relevant ones are neighbors, so one warp has them all.
             (0..n).map(|i| if (200..700).contains(&i) { 1.0 - i as f32 / 1e4 } else { noise[i] * 0.5 }).collect(),
             step(300.0),
             step(3.0),
@@ -542,7 +552,8 @@ fn allocate_takes_every_path() {
     }
 }
 
-/// Each of 32 warps has 65792 neighbours, which is more than 16 bits tell apart, and the relevant ones come last.
+/// Each of 32 warps has 65792 neighbors, which is more than 16 bits tell apart, and the relevant
+/// ones come last.
 #[test]
 fn allocate_for_two_million_patches() {
     let mut relevance = draw((1 << 21) + 1000, 16, |random| random.unit() as f32);
@@ -554,7 +565,8 @@ fn allocate_for_two_million_patches() {
     check_allocate(&Demand { relevance, lo: 8, hi: 9, budget: 4096, focus: 0.8, spare: 0, shift: 0 });
 }
 
-// --- compress --------------------------------------------------------------------------------------------
+// --- compress
+// --------------------------------------------------------------------------------------------
 
 /// What `compress` is given beside the planes.
 struct Packing {
@@ -647,7 +659,8 @@ proptest! {
     }
 }
 
-// --- all of them -----------------------------------------------------------------------------------------
+// --- all of them
+// -----------------------------------------------------------------------------------------
 
 proptest! {
     #![proptest_config(cases(192))]
@@ -722,16 +735,17 @@ proptest! {
         });
     }
 
-    /// One colour: no edges, no contrast, no information, no salience, and all of it equally relevant.
+    /// One color: no edges, no contrast, no information, no salience, and all of it equally
+    /// relevant.
     #[test]
     fn a_constant_image_is_equally_relevant(
         h in side(129),
         w in side(129),
-        colour in any::<[u8; 3]>(),
+        color in any::<[u8; 3]>(),
         patch in patches(),
         bias in 0f32..=1.0,
     ) {
-        let image = Image { height: h, width: w, rgb: colour.repeat(h * w) };
+        let image = Image { height: h, width: w, rgb: color.repeat(h * w) };
         on_each_device(|stream| {
             let planes = run_textures(stream, &image, [0.5, 0.5], (0, 0));
             for plane in [6, 7, 8, 12] {
@@ -746,7 +760,8 @@ proptest! {
     }
 }
 
-// --- launches that the declarations rule out ---------------------------------------------------------------
+// --- launches that the declarations rule out
+// ---------------------------------------------------------------
 
 /// The message of a launch that was refused.
 #[track_caller]
@@ -801,7 +816,7 @@ fn refused_launches_say_why() {
         let table = stream.alloc_zeroed::<u32>(8).unwrap();
         let (one, two) = scores.split_at_mut(1).unwrap();
         let mut relevance = |patches, largest| {
-            let batch = Batch { images: 1, patches, largest, table: &table };
+            let batch = BatchTable { images: 1, patches, largest, table: &table };
             let out = RelevanceMut { salience: one, relevance: two };
             kernels::relevance(stream, &batch, 0.0, [0.5, 0.5], &features, &entropy, out)
         };
@@ -820,7 +835,7 @@ fn refused_launches_say_why() {
         let mut counts = stream.alloc::<u32>(2).unwrap();
         let (mut tokens, mut selected) = (stream.alloc::<i32>(2).unwrap(), stream.alloc::<i32>(2).unwrap());
         let mut allocate = |n, lo, hi, budget| {
-            let batch = Batch { images: 1, patches: n, largest: n, table: &table };
+            let batch = BatchTable { images: 1, patches: n, largest: n, table: &table };
             let out = SelectionMut {
                 sides: &mut sides,
                 cu_seqlens: &mut cu_seqlens,

@@ -1,4 +1,5 @@
-//! Query coupling, balance and the reference profile: the f64 reference against the golden files, and every device against both.
+//! Query coupling, balance and the reference profile: the f64 reference against the golden files,
+//! and every device against both.
 
 use std::sync::OnceLock;
 
@@ -11,15 +12,16 @@ use testkit::files::{Tensors, read_png, repository};
 use testkit::images::images;
 use testkit::oracle::{self, Image, PLANES, SCORE_ERROR, SplitMix, assert_close, max_error, relevance_error, wide};
 use thalweg::{Device, Error, LiveBrand, Stream};
-use thalweg_vision::kernels::{Batch, ParticipatoryMut, RelevanceMut, Salience};
-use thalweg_vision::{Head, Layer, Params, Pipeline, Query, TokenSet, arr_coc_0_1, kernels};
+use thalweg_vision::kernels::{BatchTable, ParticipatoryMut, RelevanceMut, Salience};
+use thalweg_vision::{Head, Layer, Pipeline, Query, TokenParams, TokenSet, arr_coc_0_1, kernels};
 
 use crate::run::given;
 
 /// Half a unit in the last place of an f32 just below 1, and a little.
 const ROUNDING: f64 = 3e-8;
 
-// --- heads -----------------------------------------------------------------------------------------------
+// --- heads
+// -----------------------------------------------------------------------------------------------
 
 /// The numbers of a layer.
 #[derive(Clone, Debug)]
@@ -101,7 +103,8 @@ impl Weights {
     }
 }
 
-// --- the reference against the golden files --------------------------------------------------------------
+// --- the reference against the golden files
+// --------------------------------------------------------------
 
 #[test]
 fn reference_of_chelsea_query() {
@@ -118,7 +121,8 @@ fn reference_of_chelsea_query() {
     assert_close("relevance", &file.f32("relevance").data, &relevance, 1e-7);
 }
 
-/// Made in f32 by the project itself, so not as near as the others; entropies differ by hundredths and are scaled to 1.
+/// Made in f32 by the project itself, so not as near as the others; entropies differ by hundredths
+/// and are scaled to 1.
 #[test]
 fn reference_of_arr_coc_0_1() {
     let file = Tensors::read("tests/golden/arr-coc-0-1-chelsea.safetensors");
@@ -145,7 +149,7 @@ fn golden_profile() -> oracle::Profile {
     oracle::arr_coc_0_1(&image, &weights.head(), Some(&weights.balancer()), &weights.query())
 }
 
-/// Checks that `order` is that of the reference's relevance, but for neighbours closer than 2e-5.
+/// Checks that `order` is that of the reference's relevance, but for neighbors closer than 2e-5.
 #[track_caller]
 fn check_ranks(what: &str, order: &[i32], relevance: &[f64]) {
     let want = oracle::top(relevance, order.len());
@@ -162,11 +166,13 @@ fn check_ranks(what: &str, order: &[i32], relevance: &[f64]) {
     println!("{what}: {differing} of {} ranks differ from the reference", order.len());
 }
 
-// --- the pipeline with a query -----------------------------------------------------------------------------
+// --- the pipeline with a query
+// -----------------------------------------------------------------------------
 
-/// Checks the maps of a run with a query against the reference on the run's own features and scores, and its sides.
+/// Checks the maps of a run with a query against the reference on the run's own features and
+/// scores, and its sides.
 #[track_caller]
-fn check_run(what: &str, run: &TokenSet, params: &Params, weights: &Weights, mix: Option<[f64; 3]>) {
+fn check_run(what: &str, run: &TokenSet, params: &TokenParams, weights: &Weights, mix: Option<[f64; 3]>) {
     let participatory = oracle::participatory(&weights.head(), &weights.query(), &wide(&run.features));
     let condition = oracle::participatory_condition(&weights.head(), &wide(&run.features));
     let got = run.participatory.as_ref().unwrap();
@@ -183,7 +189,8 @@ fn check_run(what: &str, run: &TokenSet, params: &Params, weights: &Weights, mix
     assert_eq!(run.sides, sides.iter().map(|&n| n as i32).collect::<Vec<_>>(), "{what}: sides");
 }
 
-/// Within the bound of scores; beyond, only where the projection nearly cancels and f32 cannot know better.
+/// Within the bound of scores; beyond, only where the projection nearly cancels and f32 cannot know
+/// better.
 #[track_caller]
 fn check_participatory(what: &str, got: &[f32], want: &[f64], condition: &[f64]) {
     assert_eq!(got.len(), want.len(), "{what}: length");
@@ -211,7 +218,7 @@ fn chelsea_with_a_query() {
     let (_, spread) = oracle::relevance(&[&entropy, &salience, &participatory], &mix);
     for &device in devices() {
         let what = format!("chelsea with a query on {device}");
-        let pipeline = Pipeline::new(device, Params::default()).unwrap().with_query(&head, &query).unwrap();
+        let pipeline = Pipeline::new(device, TokenParams::default()).unwrap().with_query(&head, &query).unwrap();
         // Twice, since the weights stay.
         for run in pipeline.run(&[image.clone(), image.clone()]) {
             let run = run.unwrap();
@@ -256,7 +263,7 @@ proptest! {
     ) {
         let weights = Weights::random(dimension, 0.0, seed);
         let (head, query) = weights.build(balancer);
-        let params = Params { patch, budget: 300, sides: 2..=5, mix, foveal_bias, ..Params::default() };
+        let params = TokenParams { patch, budget: 300, sides: 2..=5, mix, foveal_bias, ..TokenParams::default() };
         let image = given(&spec.build());
         let expected = match mix {
             Some(mix) => Some(mix.map(f64::from)),
@@ -279,7 +286,7 @@ fn every_schedule_gives_the_same() {
         |seed| oracle::ImageSpec { height: 70, width: 90, content: oracle::Content::Noise, saturated: false, seed };
     let images = [1, 2, 3].map(|seed| given(&spec(seed).build()));
     let run = |device: Device| -> (Vec<TokenSet>, Vec<arr_coc_0_1::Maps>) {
-        let pipeline = Pipeline::new(device, Params { budget: 200, ..Params::default() }).unwrap();
+        let pipeline = Pipeline::new(device, TokenParams { budget: 200, ..TokenParams::default() }).unwrap();
         let sets = pipeline.with_query(&head, &query).unwrap().run(&images);
         let maps = arr_coc_0_1::Profile::new(device, &head, &query).unwrap().run(&images).unwrap();
         (sets.into_iter().map(Result::unwrap).collect(), maps)
@@ -292,7 +299,8 @@ fn every_schedule_gives_the_same() {
     }
 }
 
-// --- kernels ---------------------------------------------------------------------------------------------
+// --- kernels
+// ---------------------------------------------------------------------------------------------
 
 /// What `participatory` and its followers computed.
 struct Scores {
@@ -320,7 +328,7 @@ fn run_scores<S: LiveBrand>(stream: &Stream<S>, inputs: &Inputs, coupling: &[f32
     let &Inputs { ref counts, edge, least_peak, bias, shift, .. } = inputs;
     // As of images of one row of patches of a pixel.
     let sizes: Vec<[u32; 2]> = counts.iter().map(|&n| [1, n as u32]).collect();
-    let layout = kernels::Layout::new(&sizes, 1).unwrap();
+    let layout = kernels::BatchLayout::new(&sizes, 1).unwrap();
     let count = layout.patches() as usize;
     let pieces = count / 64 + counts.len();
     let table = Fenced::new(stream, layout.table(), 0);
@@ -387,7 +395,7 @@ proptest! {
     ) {
         let weights = Weights::random(dimension, share, seed);
         let (head, query) = weights.build(true);
-        let (coupling, predictor) = (head.coupling(&query).unwrap(), head.predictor(&query).unwrap().unwrap());
+        let (coupling, predictor) = (head.projection(&query).unwrap(), head.balancer_weights(&query).unwrap().unwrap());
         let mut random = SplitMix(seed);
         let all = counts.iter().sum();
         let features: Vec<f32> = (0..all * PLANES).map(|_| random.unit() as f32).collect();
@@ -408,7 +416,7 @@ proptest! {
 fn scores_of_images_that_end_within_a_tile() {
     let weights = Weights::random(64, 0.0, 3);
     let (head, query) = weights.build(true);
-    let (coupling, predictor) = (head.coupling(&query).unwrap(), head.predictor(&query).unwrap().unwrap());
+    let (coupling, predictor) = (head.projection(&query).unwrap(), head.balancer_weights(&query).unwrap().unwrap());
     for n in [8193, 9001, 10241] {
         let mut random = SplitMix(n as u64);
         let features = (0..n * PLANES).map(|_| random.unit() as f32).collect();
@@ -515,7 +523,8 @@ fn top_of_anything() {
     });
 }
 
-// --- the reference profile -------------------------------------------------------------------------------
+// --- the reference profile
+// -------------------------------------------------------------------------------
 
 /// Checks a run of the profile; `top` only as an order of its own relevance.
 #[track_caller]
@@ -703,7 +712,8 @@ proptest! {
     }
 }
 
-// --- what is refused -------------------------------------------------------------------------------------
+// --- what is refused
+// -------------------------------------------------------------------------------------
 
 #[track_caller]
 fn refused<T: std::fmt::Debug>(result: thalweg::Result<T>, tensor: &str, words: &[&str]) {
@@ -745,9 +755,9 @@ fn weights_of_other_shapes_are_refused() {
     refused(Query::new(&[]), "query", &["empty"]);
     refused(Query::new(&[1.0, f32::NEG_INFINITY]), "query", &["-inf at element 1"]);
     let other = Query::new(&[1.0; 8]).unwrap();
-    refused(head.coupling(&other), "query", &["[8]", "[7], the dimension of the head"]);
-    refused(head.predictor(&other), "query", &["[8]"]);
-    let pipeline = || Pipeline::new(Device::best().unwrap(), Params::default()).unwrap();
+    refused(head.projection(&other), "query", &["[8]", "[7], the dimension of the head"]);
+    refused(head.balancer_weights(&other), "query", &["[8]"]);
+    let pipeline = || Pipeline::new(Device::best().unwrap(), TokenParams::default()).unwrap();
     refused(pipeline().with_query(&head, &other), "query", &["[8]"]);
     refused(arr_coc_0_1::Profile::new(Device::best().unwrap(), &head, &other), "query", &["[8]"]);
     assert!(pipeline().with_query(&head, &query).is_ok());
@@ -756,7 +766,7 @@ fn weights_of_other_shapes_are_refused() {
 #[test]
 fn a_weight_for_a_query_that_is_not_there_is_refused() {
     let image = thalweg_vision::Image::new(1, 1, vec![1, 2, 3]).unwrap();
-    let params = |mix| Params { mix: Some(mix), ..Params::default() };
+    let params = |mix| TokenParams { mix: Some(mix), ..TokenParams::default() };
     let pipeline = Pipeline::new(Device::best().unwrap(), params([0.5, 0.4, 0.1])).unwrap();
     let error = pipeline.run(std::slice::from_ref(&image)).remove(0).unwrap_err();
     assert!(error.to_string().contains("mix is 0.1 for the participatory score, expected 0"), "{error}");
@@ -778,7 +788,7 @@ fn refused_launches_say_why() {
         let mut summaries = stream.alloc_zeroed::<f32>(12).unwrap();
         let table = stream.alloc_zeroed::<u32>(8).unwrap();
         let mut couple = |n, edge, coupling| {
-            let batch = Batch { images: 1, patches: n, largest: n, table: &table };
+            let batch = BatchTable { images: 1, patches: n, largest: n, table: &table };
             let how = Salience { edge, least_peak: 0.0, foveal_bias: 0.0 };
             let out = ParticipatoryMut { participatory: &mut a, salience: &mut b, summaries: &mut summaries };
             kernels::participatory(stream, &batch, how, &features, &maps, coupling, out)
@@ -807,7 +817,8 @@ fn refused_launches_say_why() {
     });
 }
 
-// --- files -----------------------------------------------------------------------------------------------
+// --- files
+// -----------------------------------------------------------------------------------------------
 
 mod files {
     use super::*;
@@ -854,8 +865,8 @@ mod files {
         let query = Query::from_safetensors(&read("query")).unwrap();
         let (want, want_query) = Weights::golden().build(true);
         assert_eq!(query, want_query);
-        assert_eq!(head.coupling(&query).unwrap(), want.coupling(&query).unwrap());
-        assert_eq!(head.predictor(&query).unwrap(), want.predictor(&query).unwrap());
+        assert_eq!(head.projection(&query).unwrap(), want.projection(&query).unwrap());
+        assert_eq!(head.balancer_weights(&query).unwrap(), want.balancer_weights(&query).unwrap());
     }
 
     #[test]
@@ -864,7 +875,7 @@ mod files {
         let all = tensors(&weights);
         let (want, query) = weights.build(true);
         let head = Head::from_safetensors(&file(&all)).unwrap();
-        assert_eq!(head.predictor(&query).unwrap(), want.predictor(&query).unwrap());
+        assert_eq!(head.balancer_weights(&query).unwrap(), want.balancer_weights(&query).unwrap());
         assert!(!Head::from_safetensors(&file(&all[..4])).unwrap().has_balancer());
 
         for i in 0..10 {

@@ -1,15 +1,16 @@
 //! The reference itself, against the golden files and against the letter of the allocation rule.
 //!
-//! A golden file is float64 work rounded once to f32, so the reference owes it half a unit in the last
-//! place: far less than what the kernels are allowed.
+//! A golden file is float64 work rounded once to f32, so the reference owes it half a unit in the
+//! last place: far less than what the kernels are allowed.
 
 use proptest::prelude::*;
 use testkit::cases;
 use testkit::files::{Tensors, read_png};
 use testkit::images::images;
-use testkit::oracle::{self, Image, PLANES, allocate, assert_close, gains, max_error, quantise};
+use testkit::oracle::{self, Image, PLANES, allocate, assert_close, gains, max_error, quantize};
 
-/// Half a unit in the last place of an f32 just below 1, 2^-25, and a little for float64's own rounding.
+/// Half a unit in the last place of an f32 just below 1, 2^-25, and a little for float64's own
+/// rounding.
 const ROUNDING: f64 = 3e-8;
 
 /// The parameters of a run.
@@ -137,8 +138,8 @@ fn gains_of_the_defaults() {
     assert_eq!(gains(8, 20, 0.8), expected);
 }
 
-/// The allocation rule as it is written, with thresholds: `thresholds` holds t = 1, 2, ... or those of them
-/// at which a side can change.
+/// The allocation rule as it is written, with thresholds: `thresholds` holds t = 1, 2, ... or those
+/// of them at which a side can change.
 fn allocate_by_threshold(
     relevance: &[f32],
     (lo, hi): (u32, u32),
@@ -150,7 +151,7 @@ fn allocate_by_threshold(
     let side = |i: usize, t: u32| {
         let mut highest = 0;
         for (n, gain) in (lo..=hi).zip(&gains) {
-            if quantise(relevance[i]) * gain < t {
+            if quantize(relevance[i]) * gain < t {
                 break;
             }
             highest = n;
@@ -184,7 +185,7 @@ fn changes(relevance: &[f32], lo: u32, hi: u32, focus: f64) -> Vec<u32> {
     let mut all = vec![1];
     for &r in relevance {
         for gain in gains(lo, hi, focus) {
-            all.push(quantise(r) * gain + 1);
+            all.push(quantize(r) * gain + 1);
         }
     }
     all.sort_unstable();
@@ -276,10 +277,10 @@ fn steps_without_gain_are_not_taken() {
 
 /// An f32 just below a boundary, where f32 arithmetic, fused or not, rounds up to the next integer.
 #[test]
-fn relevance_is_quantised_exactly() {
-    assert_eq!([0.0, 1.0].map(quantise), [1, 65535]);
+fn relevance_is_quantized_exactly() {
+    assert_eq!([0.0, 1.0].map(quantize), [1, 65535]);
     let r = 0.0015487907f32;
     assert_eq!((65535.0 * r + 0.5).floor(), 102.0);
     assert_eq!(r.mul_add(65535.0, 0.5).floor(), 102.0);
-    assert_eq!(quantise(r), 101);
+    assert_eq!(quantize(r), 101);
 }

@@ -3,7 +3,7 @@
 use testkit::oracle::{
     self, Image, PLANES, POSITION_ERROR, SCORE_ERROR, assert_close, assert_planes_close, relevance_error,
 };
-use thalweg_vision::{Params, TokenSet};
+use thalweg_vision::{TokenParams, TokenSet};
 
 /// The image as the pipeline takes it.
 pub(crate) fn given(image: &Image) -> thalweg_vision::Image {
@@ -11,15 +11,15 @@ pub(crate) fn given(image: &Image) -> thalweg_vision::Image {
 }
 
 /// The sides that the reference allocates for the run's own relevance.
-pub(crate) fn reference_sides(run: &TokenSet, params: &Params) -> Vec<u32> {
+pub(crate) fn reference_sides(run: &TokenSet, params: &TokenParams) -> Vec<u32> {
     let (lo, hi) = (*params.sides.start(), *params.sides.end());
     oracle::allocate(&run.relevance, lo, hi, params.budget, params.focus)
 }
 
-/// Checks everything about a run without a query: planes, where it kept them, and scores within their errors; sides, bit for bit, from its own
-/// relevance; the rest from the sides.
+/// Checks everything about a run without a query: planes, where it kept them, and scores within
+/// their errors; sides, bit for bit, from its own relevance; the rest from the sides.
 #[track_caller]
-pub(crate) fn check_run(what: &str, image: &Image, params: &Params, run: &TokenSet) {
+pub(crate) fn check_run(what: &str, image: &Image, params: &TokenParams, run: &TokenSet) {
     let (h, w, patch) = (image.height, image.width, params.patch as usize);
     let (gh, gw) = oracle::grid(h, w, patch);
     let size = (run.height as usize, run.width as usize, run.patch, run.grid.map(|n| n as usize));

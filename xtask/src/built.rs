@@ -1,7 +1,7 @@
 //! Finds the programs that a build of the tests made.
 //!
-//! A step that runs some of them with other settings runs them itself. `cargo test -p` would choose other
-//! features for the crates below, and build those again.
+//! A step that runs some of them with other settings runs them itself. `cargo test -p` would choose
+//! other features for the crates below, and build those again.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,7 +18,8 @@ pub(crate) struct Built {
     program: PathBuf,
 }
 
-/// Builds with the words of a cargo command, and returns the programs of the members of the workspace.
+/// Builds with the words of a cargo command, and returns the programs of the members of the
+/// workspace.
 pub(crate) fn build(cargo: &str) -> Result<Vec<Built>, String> {
     println!("$ {cargo}");
     let messages = output(words(cargo).args(["--message-format=json-render-diagnostics"]))?;
@@ -26,7 +27,8 @@ pub(crate) fn build(cargo: &str) -> Result<Vec<Built>, String> {
     Ok(messages.lines().filter_map(|line| read(line, &root.to_string_lossy())).collect())
 }
 
-/// Makes the command that runs the program of this kind and name, of the package in `folder`, as cargo would.
+/// Makes the command that runs the program of this kind and name, of the package in `folder`, as
+/// cargo would.
 pub(crate) fn program(built: &[Built], folder: &str, kind: &str, name: &str) -> Result<Command, String> {
     let is = |it: &&Built| (&*it.folder, &*it.kind, &*it.name) == (folder, kind, name);
     let found = built.iter().find(is).ok_or_else(|| format!("no {kind} {name} in `{folder}` was built"))?;

@@ -20,7 +20,8 @@ pub(crate) struct Usage {
 impl Usage {
     pub(crate) fn now() -> Self {
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // After the name in parentheses; then `cutime` and `cstime` are fields 13 and 14, in hundredths.
+        // After the name in parentheses; then `cutime` and `cstime` are fields 13 and 14, in
+        // hundredths.
         let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
         let ticks = |at: usize| fields.get(at)?.parse::<f64>().ok();
         let cpu = ticks(13).zip(ticks(14)).map(|(user, system)| (user + system) / 100.0);

@@ -1,7 +1,7 @@
 //! `cargo xtask`: everything that CI checks, in steps that can be run one by one.
 //!
-//! `steps` lists the steps with their budgets and runs them, `command` runs programs, and `built` finds
-//! what a build of the tests made.
+//! `steps` lists the steps with their budgets and runs them, `command` runs programs, and `built`
+//! finds what a build of the tests made.
 
 mod built;
 mod command;

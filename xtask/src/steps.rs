@@ -15,8 +15,8 @@ pub(crate) const SHARES: u64 = 4;
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) group: Group,
-    /// Seconds of user and system time on the machine that runs CI, from a cold start. A step over its
-    /// budget is marked.
+    /// Seconds of user and system time on the machine that runs CI, from a cold start. A step over
+    /// its budget is marked.
     pub(crate) budget: u32,
     /// The share in which it is run. None is every day.
     pub(crate) share: Option<u64>,

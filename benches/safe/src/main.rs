@@ -1,10 +1,10 @@
 //! Times kernels without `unsafe` and their twins, and checks that both forms compute the same.
 //!
-//! `cargo run --release --manifest-path benches/safe/Cargo.toml`. With a number, the buffers have so
-//! many elements.
+//! `cargo run --release --manifest-path benches/safe/Cargo.toml`. With a number, the buffers have
+//! so many elements.
 
 use safe_kernels::{safe, twin};
-use thalweg::{Device, DeviceBuffer, Error, On, Plain, Stream, stream_tags};
+use thalweg::{Device, DeviceBuffer, DeviceCopy, Error, On, Stream, stream_tags};
 use thalweg_kernels::vision;
 
 stream_tags!(Work);
@@ -47,13 +47,13 @@ fn row(on: Stream<Work>, name: &str, safe: Launch<'_>, raw: Launch<'_>) -> Resul
 }
 
 /// Checks that two buffers hold the same.
-fn same<T: Plain + PartialEq>(on: Stream<Work>, name: &str, a: &Buffer<T>, b: &Buffer<T>) -> Result<(), Error> {
+fn same<T: DeviceCopy + PartialEq>(on: Stream<Work>, name: &str, a: &Buffer<T>, b: &Buffer<T>) -> Result<(), Error> {
     assert!(on.read_blocking(a)? == on.read_blocking(b)?, "{name}: the two forms differ");
     Ok(())
 }
 
 /// Makes a buffer of `n` zeros for each form.
-fn pair<T: Plain + Default>(on: Stream<Work>, n: u32) -> Result<[Buffer<T>; 2], Error> {
+fn pair<T: DeviceCopy + Default>(on: Stream<Work>, n: u32) -> Result<[Buffer<T>; 2], Error> {
     let zeros = vec![T::default(); n as usize];
     Ok([on.upload_blocking(&zeros)?, on.upload_blocking(&zeros)?])
 }

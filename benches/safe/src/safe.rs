@@ -18,7 +18,7 @@ kernel! {
 }
 
 kernel! {
-    /// Computes the mean of the 3 x 3 neighbours of each element, with the border replicated.
+    /// Computes the mean of the 3 x 3 neighbors of each element, with the border replicated.
     pub fn blur(t: impl Simt, h: u32, w: u32, x: In<f32>[h, w], y: Out<f32>[h, w] by [y, x])
     grid(w.div_ceil(32), h.div_ceil(8)) block(32, 8)
     {
@@ -171,7 +171,7 @@ kernel! {
         let (mut a, mut c) = (b.shared::<f32>(16 * 64), b.shared::<f32>(16 * 64));
         let mut at = 0;
         while at < k {
-            // Neighbouring threads load neighbouring elements of a row of `x` and `y`.
+            // Neighboring threads load neighboring elements of a row of `x` and `y`.
             let fa = b.fill(a, (), move |t, (), i| x.try_get(t, [top + i / 16, at + i % 16]).unwrap_or(0.0));
             let fc = b.fill(c, (), move |t, (), i| y.try_get(t, [at + i / 64, left + i % 64]).unwrap_or(0.0));
             let (ra, rc) = b.sync((fa.read(), fc.read()));
@@ -279,8 +279,8 @@ kernel! {
 }
 
 kernel! {
-    /// The texture array of an image, as `thalweg_kernels::vision::textures` computes it, if rows have a
-    /// multiple of four pixels.
+    /// The texture array of an image, as `thalweg_kernels::vision::textures` computes it, if rows
+    /// have a multiple of four pixels.
     pub fn textures(
         t: impl Simt, height: u32, width: u32, fixation_y: f32, fixation_x: f32,
         rgb: In<[[u8; 4]; 3]>[height, quads = width / 4], planes: Out<[f32; 4]>[13, height, quads] by [all, y(2), x],

@@ -1,5 +1,6 @@
 //! The same kernels as `unsafe fn`, as one writes them by hand. The twins of `entropy` and
-//! `textures` are those of `thalweg_kernels::vision`, which has `features` and `compress` without `unsafe`.
+//! `textures` are those of `thalweg_kernels::vision`, which has `features` and `compress` without
+//! `unsafe`.
 
 use thalweg_simt::{Cooperative, In, Out, kernel};
 
@@ -19,7 +20,7 @@ kernel! {
 }
 
 kernel! {
-    /// Computes the mean of the 3 x 3 neighbours of each element, with the border replicated.
+    /// Computes the mean of the 3 x 3 neighbors of each element, with the border replicated.
     pub unsafe fn raw_blur(cx: impl Simt, h: u32, w: u32, x: In<f32>, y: Out<f32>)
     require { (1..65536).contains(&h), (1..65536).contains(&w), x.len() == h * w, y.len() == h * w }
     grid(w.div_ceil(32), h.div_ceil(8)) block(32, 8)
@@ -191,8 +192,8 @@ kernel! {
 }
 
 kernel! {
-    /// Tokens and positions of the selected patches, as `thalweg_kernels::vision::compress` computes
-    /// them.
+    /// Tokens and positions of the selected patches, as `thalweg_kernels::vision::compress`
+    /// computes them.
     pub unsafe fn raw_compress(
         cx: impl Simt, height: u32, width: u32, patch: u32, selected: u32, capacity: u32,
         planes: In<f32>, sides: In<i32>, cu_seqlens: In<i32>, patch_id: In<i32>, counts: In<u32>,
@@ -260,15 +261,16 @@ unsafe fn mean_planes(cx: impl Cooperative, height: u32, width: u32, patch: u32,
     area.every(rank, threads, |y, x| {
         let mut p = planes.as_ptr().wrapping_add((y * width + x) as usize);
         for sum in &mut sums {
-            // SAFETY: The pixel is in the image, and the launcher checked that there are 13 planes of its extents.
+            // SAFETY: The pixel is in the image, and the launcher checked that there are 13 planes
+            // of its extents.
             sum.add(unsafe { cx.load(p) });
             p = p.wrapping_add(size);
         }
     });
 
-    // SAFETY: The declaration has shared memory for 13 rows of as many values as there are threads, and one more. Each
-    // thread stores values of its own, and others load them after the barrier. The launcher checked that there are
-    // 13 features for each patch.
+    // SAFETY: The declaration has shared memory for 13 rows of as many values as there are threads,
+    // and one more. Each thread stores values of its own, and others load them after the barrier.
+    // The launcher checked that there are 13 features for each patch.
     unsafe {
         let partial = cx.shared::<f32>(0);
         let pitch = threads + 1;
@@ -308,7 +310,8 @@ kernel! {
 }
 
 kernel! {
-    /// The mean of each plane over each patch, with the bounds of `thalweg_kernels::vision::features`.
+    /// The mean of each plane over each patch, with the bounds of
+    /// `thalweg_kernels::vision::features`.
     pub unsafe fn raw_features_bounds(
         cx: impl Cooperative, height: u32, width: u32, patch: u32, planes: In<f32>, features: Out<f32>,
     )

@@ -1,7 +1,7 @@
 //! Each kernel against a plain reference, on every device of the machine.
 
 use safe_kernels::safe::*;
-use thalweg::{Device, DeviceBuffer, Error, LiveBrand, On, PerThread, Plain, Stream, stream_tags};
+use thalweg::{Device, DeviceBuffer, DeviceCopy, Error, LiveBrand, On, PerThread, Stream, stream_tags};
 
 stream_tags!(Work, Alone);
 
@@ -22,7 +22,7 @@ fn words(n: usize) -> Vec<u32> {
 }
 
 /// A buffer whose elements no kernel computes.
-fn unwritten<S: LiveBrand, T: Plain>(on: &Stream<S>, n: usize, v: T) -> On<S, DeviceBuffer<T>> {
+fn unwritten<S: LiveBrand, T: DeviceCopy>(on: &Stream<S>, n: usize, v: T) -> On<S, DeviceBuffer<T>> {
     on.upload_blocking(&vec![v; n]).unwrap()
 }
 

@@ -28,8 +28,8 @@ fn what_guards_and_loops_prove_is_not_checked() {
     for (name, checks) in [("textures", 0), ("transpose", 1), ("product", 2)] {
         assert_eq!(count(name, "trap"), checks, "{name}");
     }
-    // Neither the walk over an area nor the planes of a column have checks, so the loads of a place are
-    // side by side, as in the twins.
+    // Neither the walk over an area nor the planes of a column have checks, so the loads of a place
+    // are side by side, as in the twins.
     assert_eq!(longest_run(entry("entropy"), "ld.global.b8"), 3);
     assert_eq!(count("textures", "st.global.cs.v4"), 2 * 13);
     // A body is as short as its twin, without the instruction that reads the size of a block.

@@ -8,7 +8,7 @@ use image::{Rgb, RgbImage};
 enum Stroke {
     /// A line through these points (x, y).
     Line(&'static [[f64; 2]]),
-    /// An arc: its centre, its radii, and the angles of its ends in degrees. The angle 0 points
+    /// An arc: its center, its radii, and the angles of its ends in degrees. The angle 0 points
     /// right, and 90 points down.
     Arc([f64; 2], [f64; 2], [f64; 2]),
 }
@@ -113,9 +113,9 @@ pub(super) fn write(picture: &mut RgbImage, [y, x]: [f64; 2], size: f64, text: &
 fn segments(stroke: &Stroke) -> Vec<[[f64; 2]; 2]> {
     let points: Vec<[f64; 2]> = match *stroke {
         Line(points) => points.to_vec(),
-        Arc(centre, radii, [from, to]) => (0..=24)
+        Arc(center, radii, [from, to]) => (0..=24)
             .map(|i| (from + (to - from) * f64::from(i) / 24.0).to_radians().sin_cos())
-            .map(|(sin, cos)| [centre[0] + radii[0] * cos, centre[1] + radii[1] * sin])
+            .map(|(sin, cos)| [center[0] + radii[0] * cos, center[1] + radii[1] * sin])
             .collect(),
     };
     points.windows(2).map(|pair| [pair[0], pair[1]]).collect()

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use indicatif::ProgressBar;
 use thalweg::{Device, LiveBrand};
 use thalweg_vision::augment::philox;
-use thalweg_vision::{Params, Pipeline, TokenSet};
+use thalweg_vision::{Pipeline, TokenParams, TokenSet};
 
 use super::ranks::{Result as Ranked, Team};
 use crate::args::DecodeArg;
@@ -84,7 +84,8 @@ impl Listing {
     }
 }
 
-/// Returns a number of a list of images: of the names of the classes, and of the class of each image.
+/// Returns a number of a list of images: of the names of the classes, and of the class of each
+/// image.
 pub(super) fn hash(classes: &[String], labels: [&[i32]; 2]) -> u64 {
     let names = classes.iter().flat_map(|name| name.bytes().chain([0])).map(u32::from);
     let labels = labels.into_iter().flat_map(|labels| labels.iter().map(|&label| label as u32).chain([u32::MAX]));
@@ -147,9 +148,9 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    pub(crate) fn batch(&self) -> thalweg_train::Batch<'_> {
+    pub(crate) fn batch(&self) -> thalweg_train::TokenBatch<'_> {
         let Self { tokens, position, cu_seqlens, labels } = self;
-        thalweg_train::Batch { tokens, position, cu_seqlens, labels }
+        thalweg_train::TokenBatch { tokens, position, cu_seqlens, labels }
     }
 }
 
@@ -175,7 +176,8 @@ impl Tokens {
         self.labels.extend(&packed.labels);
     }
 
-    /// Returns the tokens of all ranks, in the order of the images, where those of this rank are `images`.
+    /// Returns the tokens of all ranks, in the order of the images, where those of this rank are
+    /// `images`.
     fn merge<C: LiveBrand>(self, team: &mut Team<C>, images: &[usize], labels: &[i32]) -> Ranked<Self> {
         let rows = self.starts.windows(2).map(|w| (w[1] - w[0]) as u64);
         let own = images.iter().zip(rows).flat_map(|(&image, rows)| [image as u64, rows]).collect();
@@ -227,17 +229,17 @@ impl Tokens {
 }
 
 /// Makes the tokens of images. Each rank makes those of its share, and all ranks get those of all.
-/// `choose` decides how, from height and width of the first images. An image that cannot be decoded is
-/// passed to `fail` with its place, on the rank whose image it is, and left out.
-pub(super) fn tokenise<C: LiveBrand>(
+/// `choose` decides how, from height and width of the first images. An image that cannot be decoded
+/// is passed to `fail` with its place, on the rank whose image it is, and left out.
+pub(super) fn tokenize<C: LiveBrand>(
     team: &mut Team<C>,
     device: Device,
     (listing, labels): (&Listing, &[i32]),
     decode: &DecodeArg,
-    choose: impl FnOnce(&[[u32; 2]]) -> Result<Params, String>,
+    choose: impl FnOnce(&[[u32; 2]]) -> Result<TokenParams, String>,
     bar: &ProgressBar,
     mut fail: impl FnMut(usize, &str),
-) -> Ranked<(Tokens, Params)> {
+) -> Ranked<(Tokens, TokenParams)> {
     let own: Vec<usize> = (team.rank()..listing.paths.len()).step_by(team.size()).collect();
     let mut photos = Photos::open(device, own.iter().map(|&image| &listing.paths[image]), decode)?;
     let (mut choose, mut pipeline) = (Some(choose), None);
@@ -280,8 +282,8 @@ pub(super) fn tokenise<C: LiveBrand>(
     }
 }
 
-/// Returns height and width of the first images of all ranks: those that one rank alone would have in its
-/// first chunk.
+/// Returns height and width of the first images of all ranks: those that one rank alone would have
+/// in its first chunk.
 fn first<C: LiveBrand>(team: &mut Team<C>, own: impl Iterator<Item = (usize, [u32; 2])>) -> Ranked<Vec<[u32; 2]>> {
     let own: Vec<u64> = own.flat_map(|(image, [h, w])| [image as u64, h.into(), w.into()]).collect();
     let mut all = team.gather(own)?.concat().as_chunks::<3>().0.to_vec();
@@ -309,8 +311,8 @@ pub(crate) fn shuffle(places: &mut [usize], seed: u64, draw: u32) {
     }
 }
 
-/// Divides images into those to learn from and those that are kept apart: a share of each class, one at
-/// least if the class has two images.
+/// Divides images into those to learn from and those that are kept apart: a share of each class,
+/// one at least if the class has two images.
 pub(crate) fn split(labels: &[i32], share: f64, seed: u64) -> [Vec<usize>; 2] {
     let mut classes: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
     for (image, &label) in labels.iter().enumerate() {

@@ -39,8 +39,8 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> Learner<C, S, E> {
         }
     }
 
-    /// Enqueues a step on the images of a batch, of which each rank takes every `size`-th. The loss is that
-    /// of all of them.
+    /// Enqueues a step on the images of a batch, of which each rank takes every `size`-th. The loss
+    /// is that of all of them.
     pub(super) fn step(&mut self, set: &Tokens, images: &[usize], packed: &mut Packed) -> Result<Loss> {
         let (rank, size) = (self.comm().rank(), self.comm().size());
         let own: Vec<usize> = images.iter().copied().skip(rank).step_by(size).collect();
@@ -53,19 +53,20 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> Learner<C, S, E> {
         })
     }
 
-    /// Returns the mean loss over images, and which part of them the model gets right: the same bits on
-    /// every rank, for any number of ranks that have the same weights.
+    /// Returns the mean loss over images, and which part of them the model gets right: the same
+    /// bits on every rank, for any number of ranks that have the same weights.
     pub(super) fn test(&mut self, images: &Tokens, packed: &mut Packed) -> Result<(f64, f64)> {
         let (rank, size) = (self.comm().rank(), self.comm().size());
         let places: Vec<usize> = (0..images.len()).collect();
-        // The loss and the images that are right, of each batch. Every size-th is tested by this rank.
+        // The loss and the images that are right, of each batch. Every size-th is tested by this
+        // rank.
         let mut found = vec![0.0; 2 * places.len().div_ceil(TESTED)];
         for (places, found) in places.chunks(TESTED).zip(found.chunks_mut(2)).skip(rank).step_by(size) {
             images.pack(places, packed);
             let batch = packed.batch();
             let said = self.model().evaluate(&batch)?;
             found[0] = f64::from(said.loss.unwrap_or(f32::NAN)) * places.len() as f64;
-            found[1] = said.classes.iter().zip(batch.labels).filter(|(a, b)| a == b).count() as f64;
+            found[1] = said.predictions.iter().zip(batch.labels).filter(|(a, b)| a == b).count() as f64;
         }
         sum(self.comm(), &mut found)?;
         let all = |k: usize| found.iter().skip(k).step_by(2).sum::<f64>() / images.len() as f64;

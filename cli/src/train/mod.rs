@@ -1,14 +1,15 @@
 //! The subcommand `thalweg train`.
 //!
 //! The tokens of all images are computed once and stay in memory. Then a token transformer
-//! (`thalweg_train`) learns from batches of them. After each epoch the images that are kept apart are
-//! tested, the best model so far is written, and a checkpoint, from which `--resume` goes on.
-//! `thalweg_train::overlap::texture_prefetch`, which makes the tokens of the next batch beside training,
-//! is for photographs that are seen once or change: here it would make the same tokens again in each epoch.
+//! (`thalweg_train`) learns from batches of them. After each epoch the images that are kept apart
+//! are tested, the best model so far is written, and a checkpoint, from which `--resume` goes on.
+//! `thalweg_train::overlap::texture_prefetch`, which makes the tokens of the next batch beside
+//! training, is for photographs that are seen once or change: here it would make the same tokens
+//! again in each epoch.
 //!
-//! Several ranks (`ranks`) divide the work: each makes the tokens of a part of the images, learns from a
-//! part of each batch (`learner`) and tests a part. The model is that of one rank, up to the rounding of
-//! sums, so a run may go on with another number of ranks.
+//! Several ranks (`ranks`) divide the work: each makes the tokens of a part of the images, learns
+//! from a part of each batch (`learner`) and tests a part. The model is that of one rank, up to the
+//! rounding of sums, so a run may go on with another number of ranks.
 
 mod curves;
 pub(crate) mod data;
@@ -28,14 +29,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use thalweg::simt::bf16;
 use thalweg::{Device, LiveBrand, Stream, stream_tags};
-use thalweg_collective::{Options, World};
-use thalweg_train::{AdamW, Config, Schedule, Tensors, TokenTransformer};
-use thalweg_vision::Params;
+use thalweg_collective::{World, WorldOptions};
+use thalweg_train::{AdamW, Schedule, Tensors, TokenTransformer, TokenTransformerConfig};
+use thalweg_vision::TokenParams;
 
 use crate::args::TrainArgs;
 use crate::launch::{self, Output};
 use crate::output::{self, say};
-use data::{INPUTS, Listing, Packed, Tokens, shuffle, split, tokenise};
+use data::{INPUTS, Listing, Packed, Tokens, shuffle, split, tokenize};
 use learner::Learner;
 use ranks::{Problem, Team, sum};
 use scaling::Scaling;
@@ -73,7 +74,7 @@ impl Epoch {
 /// The images of a run.
 struct Set {
     classes: Vec<String>,
-    params: Params,
+    params: TokenParams,
     scaling: Scaling,
     learn: Tokens,
     test: Tokens,
@@ -140,7 +141,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<ExitCode, String> {
     let join = || {
         let world = match &place {
             None => World::single(),
-            Some(place) => World::join(place, Options::from_env()?)?,
+            Some(place) => World::connect(place, WorldOptions::from_env()?)?,
         };
         let comm = world.comm(device.stream::<Reduce>()?)?;
         learn(args, &device.stream::<Train>()?, Team { comm })
@@ -212,11 +213,13 @@ fn learn<S: LiveBrand, C: LiveBrand>(
             run.files.model.display()
         )
     })?;
-    // A launcher ends all ranks when one fails, so only the one that writes says that images are broken.
+    // A launcher ends all ranks when one fails, so only the one that writes says that images are
+    // broken.
     Ok(if failed == 0 || !leads { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Finds out how a run begins: anew, or at the checkpoint. What it will write must be possible to write.
+/// Finds out how a run begins: anew, or at the checkpoint. What it will write must be possible to
+/// write.
 fn begin(args: &TrainArgs, files: &Files<'_>) -> Result<Begin, String> {
     [Some(files.model), files.json].into_iter().flatten().try_for_each(output::can_write)?;
     if !args.resume {
@@ -267,7 +270,7 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
     let count = listing.paths.len() + apart.as_ref().map_or(0, |(listing, _)| listing.paths.len());
     if team.size() > 1 {
         let labels = [&labels[..], apart.as_ref().map_or(&[], |(_, labels)| labels)];
-        team.comm.compare("the list of images", data::hash(&classes, labels))?;
+        team.comm.verify_equal("the list of images", data::hash(&classes, labels))?;
     }
     let bar = run.bar(count.div_ceil(team.size()), "{bar:40} {pos}/{len} images to tokens  {elapsed}");
     let mut failed = 0;
@@ -278,7 +281,7 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
     let choose = |sizes: &[_]| settings.params(sizes);
     let decode = &args.decode;
     let (all, params) =
-        tokenise(team, device, (&listing, &labels), decode, choose, &bar, |i, e| fail(&listing.paths[i], e))?;
+        tokenize(team, device, (&listing, &labels), decode, choose, &bar, |i, e| fail(&listing.paths[i], e))?;
     let part = |images: &[usize]| {
         let (mut part, mut packed) = (Tokens::default(), Packed::default());
         all.pack(images, &mut packed);
@@ -289,7 +292,7 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
         Some((listing, labels)) => {
             let chosen = |_: &[_]| Ok(params.clone());
             let fail = |i: usize, e: &str| fail(&listing.paths[i], e);
-            let (test, _) = tokenise(team, device, (listing, labels), decode, chosen, &bar, fail)?;
+            let (test, _) = tokenize(team, device, (listing, labels), decode, chosen, &bar, fail)?;
             (all, test)
         }
         None => {
@@ -331,7 +334,14 @@ fn fit<S: LiveBrand, C: LiveBrand, E: thalweg_train::Precision>(
         )));
     }
     let mut history = run.begin.history.clone();
-    let config = Config { inputs: INPUTS, width, heads, depth, classes: set.classes.len(), ..Config::default() };
+    let config = TokenTransformerConfig {
+        input_dim: INPUTS,
+        embed_dim: width,
+        num_heads: heads,
+        depth,
+        num_classes: set.classes.len(),
+        ..TokenTransformerConfig::default()
+    };
     // The other ranks get what rank 0 has.
     let model = match run.args.resume && run.leads {
         true => TokenTransformer::<S, E>::restore(stream, &files.checkpoint).map_err(|e| format!("--resume: {e}"))?.0,
@@ -346,11 +356,11 @@ fn fit<S: LiveBrand, C: LiveBrand, E: thalweg_train::Precision>(
     let mut learner = Learner::new(team, model)?;
     let steps_of_epoch = set.learn.len().div_ceil(batch) as u64;
     let steps = steps_of_epoch * u64::from(epochs);
-    *learner.model().optimiser_mut() = AdamW {
-        rate: settings.lr,
-        schedule: Schedule::Cosine { warm_up: (steps / 20).clamp(1, steps_of_epoch), steps, end: 0.0 },
+    *learner.model().optimizer_mut() = AdamW {
+        lr: settings.lr,
+        schedule: Schedule::Cosine { warmup_steps: (steps / 20).clamp(1, steps_of_epoch), steps, end: 0.0 },
         weight_decay: settings.weight_decay,
-        clip: Some(settings.clip),
+        max_grad_norm: Some(settings.clip),
         ..AdamW::default()
     };
     let mut best = history.iter().cloned().reduce(|best: Epoch, next| if next.beats(&best) { next } else { best });
@@ -410,7 +420,8 @@ fn fit<S: LiveBrand, C: LiveBrand, E: thalweg_train::Precision>(
     Ok((history, best))
 }
 
-/// Writes what an epoch leaves: the model if it is `better` than all before, the checkpoint and the report.
+/// Writes what an epoch leaves: the model if it is `better` than all before, the checkpoint and the
+/// report.
 fn write<S: LiveBrand, E: thalweg_train::Precision>(
     run: &Run<'_>,
     model: &TokenTransformer<S, E>,
@@ -438,13 +449,14 @@ fn write<S: LiveBrand, E: thalweg_train::Precision>(
 /// Waits for the oldest loss that was not read yet, and adds it.
 fn settle(unread: &mut VecDeque<(thalweg_train::Loss, usize)>, sum: &mut f64, seen: &mut u32) -> Result<(), Problem> {
     if let Some((loss, images)) = unread.pop_front() {
-        *sum += f64::from(loss.get()?) * images as f64;
+        *sum += f64::from(loss.item()?) * images as f64;
         *seen += images as u32;
     }
     Ok(())
 }
 
-/// Writes the curves and the report: an object for each epoch, and one for the whole run at the end.
+/// Writes the curves and the report: an object for each epoch, and one for the whole run at the
+/// end.
 fn write_report(files: &Files<'_>, history: &[Epoch], summary: Option<&serde_json::Value>) -> Result<(), String> {
     output::write_bytes(&files.curves, curves::svg(history).as_bytes())?;
     if let Some(path) = files.json {

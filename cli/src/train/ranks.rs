@@ -1,18 +1,19 @@
 //! The ranks of a run: one alone, or processes that a launcher or `--gpus` started.
 //!
-//! All ranks have the same list of images, the same settings and the same history: those of rank 0. So
-//! they take every decision alike, and only rank 0 prints and writes.
+//! All ranks have the same list of images, the same settings and the same history: those of rank 0.
+//! So they take every decision alike, and only rank 0 prints and writes.
 //!
-//! A rank is a process, also on one machine: what one rank asks CUDA for on the host, such as page-locked
-//! memory, may wait for the work of all GPUs of its process, and with it for an operation of NCCL that waits
-//! for this very rank.
+//! A rank is a process, also on one machine: what one rank asks CUDA for on the host, such as
+//! page-locked memory, may wait for the work of all GPUs of its process, and with it for an
+//! operation of NCCL that waits for this very rank.
 
 use thalweg::{Device, LiveBrand};
-use thalweg_collective::{Comm, Element, Place, Sum};
+use thalweg_collective::{CollectiveElement, Comm, RankEnv, Sum};
 
 use crate::args::TrainArgs;
 
-/// Elements that travel at once, so that the device needs little memory for what the ranks exchange.
+/// Elements that travel at once, so that the device needs little memory for what the ranks
+/// exchange.
 const CHUNK: usize = 1 << 22;
 
 /// The reason why a rank ends without a model.
@@ -39,8 +40,8 @@ macro_rules! texts {
 texts! { thalweg::Error thalweg_collective::Error thalweg_train::Error }
 
 /// Finds out whether this process is one of several ranks.
-pub(super) fn place(args: &TrainArgs) -> Result<Option<Place>, String> {
-    let place = Place::from_env().map_err(|e| e.to_string())?.filter(|place| place.size > 1);
+pub(super) fn place(args: &TrainArgs) -> Result<Option<RankEnv>, String> {
+    let place = RankEnv::from_env().map_err(|e| e.to_string())?.filter(|place| place.size > 1);
     match (&place, args.gpus) {
         (Some(place), Some(gpus)) if gpus != place.size => Err(format!(
             "--gpus {gpus}: a launcher has started this process as rank {} of {}; leave --gpus out",
@@ -50,9 +51,9 @@ pub(super) fn place(args: &TrainArgs) -> Result<Option<Place>, String> {
     }
 }
 
-/// Opens the device of this rank. Also returns a line that says why it is the CPU, if nobody asked for that and the
-/// machine has no GPU.
-pub(super) fn device(args: &TrainArgs, place: Option<&Place>) -> Result<(Device, Option<String>), String> {
+/// Opens the device of this rank. Also returns a line that says why it is the CPU, if nobody asked
+/// for that and the machine has no GPU.
+pub(super) fn device(args: &TrainArgs, place: Option<&RankEnv>) -> Result<(Device, Option<String>), String> {
     let Some(place) = place else { return args.device.open() };
     if args.device.name.starts_with("cuda:") {
         return Err(format!(
@@ -90,7 +91,7 @@ impl<C: LiveBrand> Team<C> {
     }
 
     /// Gives every rank what all of them bring, in the order of the ranks.
-    pub(super) fn gather<T: Element>(&mut self, own: Vec<T>) -> Result<Vec<Vec<T>>> {
+    pub(super) fn gather<T: CollectiveElement>(&mut self, own: Vec<T>) -> Result<Vec<Vec<T>>> {
         if self.size() == 1 {
             return Ok(vec![own]);
         }

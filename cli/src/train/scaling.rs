@@ -7,8 +7,8 @@ use thalweg_train::{Data, Tensors};
 
 use super::data::{INPUTS, Tokens};
 
-/// The mean of each number of a token and of each coordinate, and what their difference is multiplied
-/// by.
+/// The mean of each number of a token and of each coordinate, and what their difference is
+/// multiplied by.
 #[derive(Clone, Debug)]
 pub(super) struct Scaling {
     tokens: [[f64; 2]; INPUTS],

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use thalweg_vision::Params;
+use thalweg_vision::TokenParams;
 
 /// The settings of a training run. The names are those of the flags, with `_` for `-`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -107,21 +107,21 @@ impl Settings {
     }
 
     /// Chooses how images become tokens. What is not set follows from the median area of `images`:
-    /// patches of a quarter of a side, and a token for 8 x 8 pixels on average, 64 to 256 for an image.
-    /// An image of 64 x 64 pixels, or a smaller one, is covered by 2 x 2 tokens for each patch. In larger
-    /// images, relevant patches get up to 4 x 4.
-    pub(crate) fn params(&self, sizes: &[[u32; 2]]) -> Result<Params, String> {
+    /// patches of a quarter of a side, and a token for 8 x 8 pixels on average, 64 to 256 for an
+    /// image. An image of 64 x 64 pixels, or a smaller one, is covered by 2 x 2 tokens for each
+    /// patch. In larger images, relevant patches get up to 4 x 4.
+    pub(crate) fn params(&self, sizes: &[[u32; 2]]) -> Result<TokenParams, String> {
         let mut areas: Vec<u64> = sizes.iter().map(|&[height, width]| u64::from(height) * u64::from(width)).collect();
         areas.sort_unstable();
         let area = areas.get(areas.len() / 2).copied().unwrap_or(1);
         let quarter = (area as f64).sqrt() / 4.0;
         let budget = self.budget.unwrap_or((area / 64).clamp(64, 256));
         let sides = self.sides.unwrap_or(if budget <= 64 { [2, 2] } else { [2, 4] });
-        let params = Params {
+        let params = TokenParams {
             patch: self.patch.unwrap_or(((quarter / 4.0).round() as u32 * 4).clamp(4, 32)),
             sides: sides[0]..=sides[1],
             budget,
-            ..Params::default()
+            ..TokenParams::default()
         };
         params.validate().map_err(|e| e.to_string())?;
         Ok(params)

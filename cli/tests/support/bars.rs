@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Bench, png};
 
-/// Bars that lie, stand or are missing, at random places and in random colours.
+/// Bars that lie, stand or are missing, at random places and in random colors.
 pub(crate) fn picture(class: usize, seed: u32) -> RgbImage {
     let noise = |i: u32| (seed.wrapping_mul(2_654_435_761).wrapping_add(i.wrapping_mul(40503)) >> 7) % 64;
     let place = 4 + noise(1) % 20;

@@ -197,7 +197,7 @@ impl Tokens {
     }
 }
 
-/// Makes an image in which every pixel differs from its neighbours.
+/// Makes an image in which every pixel differs from its neighbors.
 pub(crate) fn pattern(width: u32, height: u32) -> RgbImage {
     RgbImage::from_fn(width, height, |x, y| {
         Rgb([(x * 37 + y * 11) as u8, (x * 5 + y * 71) as u8, (x * 13 + y * 29) as u8])

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-use super::{Abort, Link, Trouble, bye};
-use crate::head::{Code, Head};
+use super::{Abort, Link, LinkError, goodbye};
+use crate::header::{Code, Header};
 use crate::lock;
 
-type Message = (Head, Arc<[u8]>);
+type Message = (Header, Arc<[u8]>);
 
-/// The bytes from one rank to another that may wait there when an operation ends. A rank that sends more than
-/// the other one receives waits, as it does over TCP.
+/// The bytes from one rank to another that may wait there when an operation ends. A rank that sends
+/// more than the other one receives waits, as it does over TCP.
 const WAITING: usize = 64 << 20;
 
 /// The messages on their way to one rank.
@@ -25,40 +25,41 @@ struct Inbox {
 
 /// The place where the ranks of a process exchange messages.
 #[derive(Debug)]
-pub(crate) struct Hall {
+pub(crate) struct Mailboxes {
     inboxes: Vec<Inbox>,
     aborted: AtomicBool,
 }
 
-impl Hall {
+impl Mailboxes {
     pub(crate) fn new(size: usize) -> Arc<Self> {
         let inbox = |_| Inbox { from: Mutex::new(vec![VecDeque::new(); size]), changed: Condvar::new() };
         Arc::new(Self { inboxes: (0..size).map(inbox).collect(), aborted: AtomicBool::new(false) })
     }
 }
 
-/// One rank in the hall. Dropping it tells the others that it has left.
+/// One rank among the mailboxes. Dropping it tells the others that it has left.
 #[derive(Debug)]
 pub(crate) struct LocalLink {
-    hall: Arc<Hall>,
+    mailboxes: Arc<Mailboxes>,
     rank: usize,
     /// The bytes of the message whose head came last, from each rank.
     opened: Mutex<Vec<Option<Arc<[u8]>>>>,
 }
 
 impl LocalLink {
-    pub(crate) fn new(hall: Arc<Hall>, rank: usize) -> Self {
-        let opened = Mutex::new(vec![None; hall.inboxes.len()]);
-        Self { hall, rank, opened }
+    pub(crate) fn new(mailboxes: Arc<Mailboxes>, rank: usize) -> Self {
+        let opened = Mutex::new(vec![None; mailboxes.inboxes.len()]);
+        Self { mailboxes, rank, opened }
     }
 }
 
 impl Link for LocalLink {
-    fn send(&self, to: usize, head: &Head, bytes: &Arc<[u8]>) {
-        let inbox = &self.hall.inboxes[to];
+    fn send(&self, to: usize, head: &Header, bytes: &Arc<[u8]>) {
+        let inbox = &self.mailboxes.inboxes[to];
         let mut queues = lock(&inbox.from);
         let queue = &mut queues[self.rank];
-        // A later log has all that an earlier one says, so a rank that does not read has one of them.
+        // A later log has all that an earlier one says, so a rank that does not read has one of
+        // them.
         if let Some((last, _)) = queue.back()
             && [last.call.code, head.call.code] == [Code::Log; 2]
         {
@@ -69,12 +70,12 @@ impl Link for LocalLink {
         inbox.changed.notify_all();
     }
 
-    fn head(&self, from: usize, deadline: Instant) -> Result<Head, Trouble> {
-        let inbox = &self.hall.inboxes[self.rank];
+    fn header(&self, from: usize, deadline: Instant) -> Result<Header, LinkError> {
+        let inbox = &self.mailboxes.inboxes[self.rank];
         let mut queues = lock(&inbox.from);
         loop {
-            if self.hall.aborted.load(Ordering::Acquire) {
-                return Err(Trouble::Aborted);
+            if self.mailboxes.aborted.load(Ordering::Acquire) {
+                return Err(LinkError::Aborted);
             }
             if let Some((head, bytes)) = queues[from].pop_front() {
                 drop(queues);
@@ -84,30 +85,30 @@ impl Link for LocalLink {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(Trouble::Late);
+                return Err(LinkError::Late);
             }
             queues = inbox.changed.wait_timeout(queues, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn body(&self, from: usize, to: &mut [u8], _: Instant) -> Result<(), Trouble> {
+    fn body(&self, from: usize, to: &mut [u8], _: Instant) -> Result<(), LinkError> {
         match lock(&self.opened)[from].take() {
             Some(bytes) if bytes.len() == to.len() => to.copy_from_slice(&bytes),
-            other => return Err(Trouble::Garbled(format!("{:?} bytes for {}", other.map(|b| b.len()), to.len()))),
+            other => return Err(LinkError::Garbled(format!("{:?} bytes for {}", other.map(|b| b.len()), to.len()))),
         }
         Ok(())
     }
 
     fn arrived(&self, from: usize) -> bool {
-        !lock(&self.hall.inboxes[self.rank].from)[from].is_empty()
+        !lock(&self.mailboxes.inboxes[self.rank].from)[from].is_empty()
     }
 
     fn flush(&self, deadline: Instant) -> Result<(), Vec<usize>> {
         let waiting = |queue: &VecDeque<Message>| queue.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
         let mut stuck = Vec::new();
-        for (to, inbox) in self.hall.inboxes.iter().enumerate() {
+        for (to, inbox) in self.mailboxes.inboxes.iter().enumerate() {
             let mut queues = lock(&inbox.from);
-            while waiting(&queues[self.rank]) > WAITING && !self.hall.aborted.load(Ordering::Acquire) {
+            while waiting(&queues[self.rank]) > WAITING && !self.mailboxes.aborted.load(Ordering::Acquire) {
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     stuck.push(to);
@@ -122,8 +123,8 @@ impl Link for LocalLink {
 
 impl Abort for LocalLink {
     fn abort(&self) {
-        self.hall.aborted.store(true, Ordering::Release);
-        for inbox in &self.hall.inboxes {
+        self.mailboxes.aborted.store(true, Ordering::Release);
+        for inbox in &self.mailboxes.inboxes {
             // Under the lock, so that nobody is between the look at the flag and the wait.
             let _queues = lock(&inbox.from);
             inbox.changed.notify_all();
@@ -134,8 +135,8 @@ impl Abort for LocalLink {
 impl Drop for LocalLink {
     fn drop(&mut self) {
         let none: Arc<[u8]> = Arc::new([]);
-        for to in (0..self.hall.inboxes.len()).filter(|&to| to != self.rank) {
-            self.send(to, &bye(), &none);
+        for to in (0..self.mailboxes.inboxes.len()).filter(|&to| to != self.rank) {
+            self.send(to, &goodbye(), &none);
         }
     }
 }
@@ -146,19 +147,19 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use super::{Hall, Link, LocalLink, WAITING};
+    use super::{Link, LocalLink, Mailboxes, WAITING};
     use crate::element::Kind;
-    use crate::head::{Call, Code, Head};
+    use crate::header::{Call, Code, Header};
 
-    fn head(code: Code, seq: u64, len: usize) -> Head {
-        Head { call: Call { code, kind: Kind::U8, op: None, root: None, count: len }, seq, step: 1, len }
+    fn head(code: Code, seq: u64, len: usize) -> Header {
+        Header { call: Call { code, kind: Kind::U8, op: None, root: None, count: len }, seq, step: 1, len }
     }
 
     /// Messages to a rank that does not read are bounded, and go on when it does.
     #[test]
     fn a_rank_that_takes_nothing_is_waited_for() {
-        let hall = Hall::new(2);
-        let [a, b] = [0, 1].map(|rank| LocalLink::new(hall.clone(), rank));
+        let mailboxes = Mailboxes::new(2);
+        let [a, b] = [0, 1].map(|rank| LocalLink::new(mailboxes.clone(), rank));
         let bytes: Arc<[u8]> = Arc::from(vec![0; WAITING / 4]);
         let message = head(Code::Message, 1, bytes.len());
         let soon = || Instant::now() + Duration::from_millis(20);
@@ -171,7 +172,7 @@ mod tests {
         thread::scope(|threads| {
             let waits = threads.spawn(|| a.flush(Instant::now() + Duration::from_secs(20)));
             thread::sleep(Duration::from_millis(20));
-            assert_eq!(b.head(0, soon()), Ok(message));
+            assert_eq!(b.header(0, soon()), Ok(message));
             assert_eq!(waits.join().unwrap(), Ok(()));
         });
     }
@@ -179,15 +180,15 @@ mod tests {
     /// Logs that nobody reads do not pile up; messages between them stay.
     #[test]
     fn the_last_log_replaces_those_before() {
-        let hall = Hall::new(2);
-        let [a, b] = [0, 1].map(|rank| LocalLink::new(hall.clone(), rank));
+        let mailboxes = Mailboxes::new(2);
+        let [a, b] = [0, 1].map(|rank| LocalLink::new(mailboxes.clone(), rank));
         let none: Arc<[u8]> = Arc::from([]);
         for seq in 0..100 {
             a.send(1, &head(Code::Log, seq, 0), &none);
         }
         a.send(1, &head(Code::Message, 0, 0), &none);
         a.send(1, &head(Code::Log, 100, 0), &none);
-        let heard = || b.head(0, Instant::now()).map(|head| (head.call.code, head.seq));
+        let heard = || b.header(0, Instant::now()).map(|head| (head.call.code, head.seq));
         assert_eq!([heard(), heard(), heard()], [Ok((Code::Log, 99)), Ok((Code::Message, 0)), Ok((Code::Log, 100))]);
         assert!(heard().is_err());
     }

@@ -1,7 +1,7 @@
 //! Ranks that are processes: a connection between each two of them.
 //!
-//! A thread for each connection writes what the rank sends, so no operation waits for a peer that is
-//! not reading yet: all ranks can send at once without a deadlock, however full the sockets are.
+//! A thread for each connection writes what the rank sends, so no operation waits for a peer that
+//! is not reading yet: all ranks can send at once without a deadlock, however full the sockets are.
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 
 use log::debug;
 
-use super::{Abort, Link, Trouble, bye};
-use crate::greeting::{self, FIRST, Stranger, Strangers};
-use crate::head::{HEAD, Head};
+use super::{Abort, Link, LinkError, goodbye};
+use crate::codec::{self, GREETING};
+use crate::greeting::{self, FIRST, UnauthenticatedPeer, UnauthenticatedPeers};
+use crate::header::{HEADER_BYTES, Header};
 use crate::lock;
-use crate::wire::{self, GREETING};
 
 /// Messages up to this many bytes are copied behind their head, to leave in one packet.
 const TOGETHER: usize = 32 << 10;
 
 /// The time that a rank that ends waits until its last messages have left.
-const FAREWELL: Duration = Duration::from_millis(500);
+const GOODBYE_GRACE: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(crate) struct TcpLink {
@@ -32,7 +32,7 @@ pub(crate) struct TcpLink {
     aborted: AtomicBool,
 }
 
-type Outgoing = (Head, Arc<[u8]>);
+type Outgoing = (Header, Arc<[u8]>);
 
 #[derive(Debug)]
 struct Peer {
@@ -72,19 +72,24 @@ impl Pending {
 }
 
 /// The side of a rank before the ranks are connected: it listens.
-pub(crate) struct Porch {
+pub(crate) struct Listener {
     listener: TcpListener,
     rank: usize,
     secret: Vec<u8>,
-    strangers: Arc<Strangers>,
+    unauthenticated: Arc<UnauthenticatedPeers>,
 }
 
-impl Porch {
+impl Listener {
     pub(crate) fn new(ip: IpAddr, rank: usize, secret: &[u8]) -> io::Result<Self> {
         check_secret(ip, secret)?;
         let listener = TcpListener::bind((ip, 0))?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, rank, secret: secret.to_vec(), strangers: Strangers::new(FIRST, GREETING) })
+        Ok(Self {
+            listener,
+            rank,
+            secret: secret.to_vec(),
+            unauthenticated: UnauthenticatedPeers::new(FIRST, GREETING),
+        })
     }
 
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
@@ -103,14 +108,17 @@ impl Porch {
         let (tell, told) = mpsc::channel();
         while sockets.iter().skip(self.rank + 1).any(Option::is_none) {
             if let Ok((socket, _)) = self.listener.accept()
-                && let Ok(stranger) = self.strangers.enter(&socket)
+                && let Ok(unauthenticated) = self.unauthenticated.enter(&socket)
             {
-                // On a thread of its own: a stranger that says nothing must not hold up the others.
+                // On a thread of its own: an unauthenticated peer that says nothing must not hold
+                // up the others.
                 let (tell, secret) = (tell.clone(), self.secret.clone());
-                thread::Builder::new().name("thalweg porch".to_owned()).spawn(move || {
-                    match admit(&socket, stranger, &secret) {
+                thread::Builder::new().name("thalweg listener".to_owned()).spawn(move || {
+                    match admit(&socket, unauthenticated, &secret) {
                         Ok(rank) => _ = tell.send((rank, socket)),
-                        Err(why) => debug!(target: "thalweg_collective::tcp", "a stranger is refused: {why}"),
+                        Err(why) => {
+                            debug!(target: "thalweg_collective::tcp", "an unauthenticated peer is refused: {why}")
+                        }
                     }
                 })?;
             }
@@ -130,12 +138,12 @@ impl Porch {
     }
 }
 
-impl Porch {
+impl Listener {
     /// Calls a rank, which may be busy with many others: tries again until the deadline.
     fn call(&self, address: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
         loop {
             let called = TcpStream::connect_timeout(&address, GREETING).and_then(|socket| {
-                wire::prepare(&socket)?;
+                codec::prepare(&socket)?;
                 greeting::greet(&socket, &self.secret, b"peer", Instant::now() + GREETING)?;
                 (&socket).write_all(&(self.rank as u64).to_le_bytes())?;
                 Ok(socket)
@@ -150,9 +158,9 @@ impl Porch {
     }
 }
 
-impl Drop for Porch {
+impl Drop for Listener {
     fn drop(&mut self) {
-        self.strangers.dismiss();
+        self.unauthenticated.dismiss();
     }
 }
 
@@ -161,13 +169,13 @@ fn check_secret(ip: IpAddr, secret: &[u8]) -> io::Result<()> {
 }
 
 /// Greets a rank that calls. Returns its number.
-fn admit(socket: &TcpStream, stranger: Stranger, secret: &[u8]) -> io::Result<usize> {
+fn admit(socket: &TcpStream, unauthenticated: UnauthenticatedPeer, secret: &[u8]) -> io::Result<usize> {
     let deadline = Instant::now() + GREETING;
     socket.set_nonblocking(false)?;
-    wire::prepare(socket)?;
-    stranger.welcome(socket, secret, b"peer", |_| Ok(()))?;
+    codec::prepare(socket)?;
+    unauthenticated.authenticate(socket, secret, b"peer", |_| Ok(()))?;
     let mut rank = [0; 8];
-    wire::read(socket, &mut rank, deadline)?;
+    codec::read(socket, &mut rank, deadline)?;
     usize::try_from(u64::from_le_bytes(rank)).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
@@ -181,7 +189,8 @@ impl Peer {
         thread::Builder::new().name("thalweg sender".to_owned()).spawn(move || {
             let mut open = true;
             for (head, bytes) in messages {
-                // After an error the messages are dropped. The reader of this connection finds it closed.
+                // After an error the messages are dropped. The reader of this connection finds it
+                // closed.
                 if open && write(&writer, &head, &bytes).is_err() {
                     open = false;
                     _ = writer.shutdown(Shutdown::Both);
@@ -193,7 +202,7 @@ impl Peer {
         Ok(Self { socket, outgoing: Mutex::new(Some(outgoing)), pending })
     }
 
-    fn send(&self, head: &Head, bytes: &Arc<[u8]>) {
+    fn send(&self, head: &Header, bytes: &Arc<[u8]>) {
         if let Some(outgoing) = &*lock(&self.outgoing) {
             self.pending.add();
             if outgoing.send((*head, bytes.clone())).is_err() {
@@ -203,7 +212,7 @@ impl Peer {
     }
 }
 
-fn write(mut to: &TcpStream, head: &Head, bytes: &[u8]) -> io::Result<()> {
+fn write(mut to: &TcpStream, head: &Header, bytes: &[u8]) -> io::Result<()> {
     let head = head.encode();
     if bytes.len() <= TOGETHER {
         return to.write_all(&[&head, bytes].concat());
@@ -213,33 +222,33 @@ fn write(mut to: &TcpStream, head: &Head, bytes: &[u8]) -> io::Result<()> {
 }
 
 impl TcpLink {
-    fn peer(&self, rank: usize) -> Result<&Peer, Trouble> {
-        self.peers.get(rank).and_then(Option::as_ref).ok_or(Trouble::Closed)
+    fn peer(&self, rank: usize) -> Result<&Peer, LinkError> {
+        self.peers.get(rank).and_then(Option::as_ref).ok_or(LinkError::Closed)
     }
 
-    fn read(&self, from: usize, to: &mut [u8], deadline: Instant) -> Result<(), Trouble> {
-        let outcome = wire::read(&self.peer(from)?.socket, to, deadline);
+    fn read(&self, from: usize, to: &mut [u8], deadline: Instant) -> Result<(), LinkError> {
+        let outcome = codec::read(&self.peer(from)?.socket, to, deadline);
         if self.aborted.load(Ordering::Acquire) {
-            return Err(Trouble::Aborted);
+            return Err(LinkError::Aborted);
         }
-        outcome.map_err(|why| if why.kind() == io::ErrorKind::TimedOut { Trouble::Late } else { Trouble::Closed })
+        outcome.map_err(|why| if why.kind() == io::ErrorKind::TimedOut { LinkError::Late } else { LinkError::Closed })
     }
 }
 
 impl Link for TcpLink {
-    fn send(&self, to: usize, head: &Head, bytes: &Arc<[u8]>) {
+    fn send(&self, to: usize, head: &Header, bytes: &Arc<[u8]>) {
         if let Ok(peer) = self.peer(to) {
             peer.send(head, bytes);
         }
     }
 
-    fn head(&self, from: usize, deadline: Instant) -> Result<Head, Trouble> {
-        let mut bytes = [0; HEAD];
+    fn header(&self, from: usize, deadline: Instant) -> Result<Header, LinkError> {
+        let mut bytes = [0; HEADER_BYTES];
         self.read(from, &mut bytes, deadline)?;
-        Head::decode(&bytes).ok_or_else(|| Trouble::Garbled("a head of no known form".to_owned()))
+        Header::decode(&bytes).ok_or_else(|| LinkError::Garbled("a head of no known form".to_owned()))
     }
 
-    fn body(&self, from: usize, to: &mut [u8], deadline: Instant) -> Result<(), Trouble> {
+    fn body(&self, from: usize, to: &mut [u8], deadline: Instant) -> Result<(), LinkError> {
         self.read(from, to, deadline)
     }
 
@@ -248,8 +257,8 @@ impl Link for TcpLink {
         if socket.set_read_timeout(Some(Duration::from_millis(1))).is_err() {
             return true;
         }
-        match socket.peek(&mut [0; HEAD]) {
-            Ok(n) => n == 0 || n == HEAD,
+        match socket.peek(&mut [0; HEADER_BYTES]) {
+            Ok(n) => n == 0 || n == HEADER_BYTES,
             Err(e) => !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted),
         }
     }
@@ -278,10 +287,10 @@ impl Drop for TcpLink {
     fn drop(&mut self) {
         let none: Arc<[u8]> = Arc::new([]);
         for peer in self.peers.iter().flatten() {
-            peer.send(&bye(), &none);
+            peer.send(&goodbye(), &none);
             lock(&peer.outgoing).take();
         }
-        _ = self.flush(Instant::now() + FAREWELL);
+        _ = self.flush(Instant::now() + GOODBYE_GRACE);
     }
 }
 
@@ -293,12 +302,12 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use super::super::{Abort, Link, Trouble, bye};
-    use super::{Porch, TcpLink};
+    use super::super::{Abort, Link, LinkError, goodbye};
+    use super::{Listener, TcpLink};
+    use crate::codec::GREETING;
     use crate::element::Kind;
-    use crate::greeting::{self, GREETINGS, Strangers};
-    use crate::head::{Call, Code, Head};
-    use crate::wire::GREETING;
+    use crate::greeting::{self, GREETINGS, UnauthenticatedPeers};
+    use crate::header::{Call, Code, Header};
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -306,26 +315,26 @@ mod tests {
         Instant::now() + Duration::from_secs(20)
     }
 
-    fn porch(rank: usize, secret: &[u8]) -> (Porch, SocketAddr) {
-        let porch = Porch::new(IpAddr::V4(Ipv4Addr::LOCALHOST), rank, secret).unwrap();
-        let address = porch.address().unwrap();
-        (porch, address)
+    fn listener(rank: usize, secret: &[u8]) -> (Listener, SocketAddr) {
+        let listener = Listener::new(IpAddr::V4(Ipv4Addr::LOCALHOST), rank, secret).unwrap();
+        let address = listener.address().unwrap();
+        (listener, address)
     }
 
-    /// Connects two ranks; `strangers` calls rank 0 before rank 1 does.
-    fn pair(strangers: impl FnOnce(SocketAddr)) -> [TcpLink; 2] {
-        let ((a, at_a), (b, at_b)) = (porch(0, b"s"), porch(1, b"s"));
+    /// Connects two ranks; `before` calls rank 0 before rank 1 does.
+    fn pair(unauthenticated_peers: impl FnOnce(SocketAddr)) -> [TcpLink; 2] {
+        let ((a, at_a), (b, at_b)) = (listener(0, b"s"), listener(1, b"s"));
         let all = [at_a, at_b];
         thread::scope(|threads| {
             let first = threads.spawn(move || a.connect(&all, HOUR, soon()).unwrap());
-            strangers(at_a);
+            unauthenticated_peers(at_a);
             [b.connect(&all, HOUR, soon()).unwrap(), first.join().unwrap()]
         })
     }
 
-    fn head(len: usize) -> Head {
+    fn head(len: usize) -> Header {
         let call = Call { code: Code::AllGather, kind: Kind::U8, op: None, root: None, count: len };
-        Head { call, seq: 1, step: 1, len }
+        Header { call, seq: 1, step: 1, len }
     }
 
     #[test]
@@ -334,18 +343,18 @@ mod tests {
         let started = Instant::now();
         let [b, a] = pair(|at| {
             for said in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", b"thalweg1", &[0xff; 4096]] {
-                let mut stranger = TcpStream::connect(at).unwrap();
-                _ = stranger.write_all(said);
-                kept.push(stranger); // open, so that its greeting is waited for
+                let mut unauthenticated = TcpStream::connect(at).unwrap();
+                _ = unauthenticated.write_all(said);
+                kept.push(unauthenticated); // open, so that its greeting is waited for
             }
             drop(TcpStream::connect(at).unwrap());
             let guess = TcpStream::connect(at).unwrap();
             assert!(greeting::greet(&guess, b"another secret", b"peer", soon()).is_err());
         });
-        assert!(started.elapsed() < GREETING, "the ranks waited for a stranger");
+        assert!(started.elapsed() < GREETING, "the ranks waited for an unauthenticated peer");
         let bytes: Arc<[u8]> = (0..100_000).map(|i| i as u8).collect();
         b.send(0, &head(bytes.len()), &bytes);
-        assert_eq!(a.head(1, soon()).unwrap(), head(bytes.len()));
+        assert_eq!(a.header(1, soon()).unwrap(), head(bytes.len()));
         let mut got = vec![0; bytes.len()];
         a.body(1, &mut got, soon()).unwrap();
         assert_eq!(got, *bytes);
@@ -354,32 +363,32 @@ mod tests {
         b.send(0, &head(3), &Arc::from([1, 2, 3]));
         drop(b);
         assert!(a.arrived(1));
-        assert_eq!(a.head(1, soon()).unwrap(), head(3));
+        assert_eq!(a.header(1, soon()).unwrap(), head(3));
         a.body(1, &mut [0; 3], soon()).unwrap();
-        assert_eq!(a.head(1, soon()).unwrap(), bye());
+        assert_eq!(a.header(1, soon()).unwrap(), goodbye());
         assert!(a.arrived(1), "the end has arrived, too");
-        assert_eq!(a.head(1, soon()), Err(Trouble::Closed));
+        assert_eq!(a.header(1, soon()), Err(LinkError::Closed));
     }
 
-    /// A rank gets in although there are more strangers than places. Nothing here waits for the
-    /// deadline of one.
+    /// A rank gets in although there are more unauthenticated peers than places. Nothing here waits
+    /// for the deadline of one.
     #[test]
     fn a_rank_takes_the_place_of_a_stranger() {
-        let ((mut a, at_a), (b, at_b)) = (porch(0, b"s"), porch(1, b"s"));
-        a.strangers = Strangers::new(HOUR, HOUR);
+        let ((mut a, at_a), (b, at_b)) = (listener(0, b"s"), listener(1, b"s"));
+        a.unauthenticated = UnauthenticatedPeers::new(HOUR, HOUR);
         let all = [at_a, at_b];
-        let strangers: Vec<_> = (0..GREETINGS + 10).map(|_| TcpStream::connect(at_a).unwrap()).collect();
+        let unauthenticated_peers: Vec<_> = (0..GREETINGS + 10).map(|_| TcpStream::connect(at_a).unwrap()).collect();
         thread::scope(|threads| {
             let first = threads.spawn(move || a.connect(&all, HOUR, soon()).unwrap());
             let b = b.connect(&all, HOUR, soon()).unwrap();
             let a = first.join().unwrap();
             b.send(0, &head(0), &Arc::from([]));
-            assert_eq!(a.head(1, soon()), Ok(head(0)));
+            assert_eq!(a.header(1, soon()), Ok(head(0)));
         });
         // They are not kept, now that the ranks are connected.
-        for mut stranger in strangers {
-            stranger.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-            if let Err(why) = stranger.read_to_end(&mut Vec::new()) {
+        for mut unauthenticated in unauthenticated_peers {
+            unauthenticated.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            if let Err(why) = unauthenticated.read_to_end(&mut Vec::new()) {
                 assert_eq!(why.kind(), ErrorKind::ConnectionReset, "it is kept");
             }
         }
@@ -388,12 +397,12 @@ mod tests {
     #[test]
     fn beyond_loopback_there_is_a_secret() {
         let anywhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-        assert!(Porch::new(anywhere, 0, b"s").is_ok());
-        assert!(Porch::new(anywhere, 0, b"").is_err());
+        assert!(Listener::new(anywhere, 0, b"s").is_ok());
+        assert!(Listener::new(anywhere, 0, b"").is_err());
         let mapped = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
         assert!(greeting::check_secret(IpAddr::V6(mapped), b"").is_ok());
         // The other rank is not called.
-        let (a, at_a) = porch(1, b"");
+        let (a, at_a) = listener(1, b"");
         let error = a.connect(&["192.0.2.1:9".parse().unwrap(), at_a], HOUR, soon()).unwrap_err();
         assert!(error.to_string().contains("THALWEG_SECRET"), "{error}");
     }
@@ -401,7 +410,7 @@ mod tests {
     /// A rank with many callers may not answer each of them at once.
     #[test]
     fn a_call_that_fails_is_made_again() {
-        let ((a, at_a), (b, at_b)) = (porch(0, b"s"), porch(1, b"s"));
+        let ((a, at_a), (b, at_b)) = (listener(0, b"s"), listener(1, b"s"));
         let all = [at_a, at_b];
         thread::scope(|threads| {
             let calls = threads.spawn(move || b.connect(&all, HOUR, soon()).unwrap());
@@ -420,10 +429,10 @@ mod tests {
             let a = a.connect(&all, HOUR, soon()).unwrap();
             let b = calls.join().unwrap();
             b.send(0, &head(0), &Arc::from([]));
-            assert_eq!(a.head(1, soon()), Ok(head(0)));
+            assert_eq!(a.header(1, soon()), Ok(head(0)));
         });
         // Not for ever.
-        let (c, _) = porch(1, b"s");
+        let (c, _) = listener(1, b"s");
         let gone = c.connect(&[at_a, at_b], HOUR, Instant::now() + Duration::from_millis(120)).unwrap_err();
         assert!(gone.to_string().starts_with(&format!("rank 0 at {at_a} does not answer: ")), "{gone}");
     }
@@ -431,18 +440,18 @@ mod tests {
     #[test]
     fn garbage_silence_and_aborts_have_names() {
         let [b, a] = pair(|_| ());
-        assert_eq!(a.head(1, Instant::now() + Duration::from_millis(20)), Err(Trouble::Late));
+        assert_eq!(a.header(1, Instant::now() + Duration::from_millis(20)), Err(LinkError::Late));
         (&b.peers[0].as_ref().unwrap().socket).write_all(&[7; 40]).unwrap();
-        assert!(matches!(a.head(1, soon()), Err(Trouble::Garbled(_))));
+        assert!(matches!(a.header(1, soon()), Err(LinkError::Garbled(_))));
         // Half a message, then nothing, until the abort.
         (&b.peers[0].as_ref().unwrap().socket).write_all(&[7; 10]).unwrap();
         assert!(!a.arrived(1), "half a head is none");
         thread::scope(|threads| {
-            let waits = threads.spawn(|| a.head(1, Instant::now() + HOUR));
+            let waits = threads.spawn(|| a.header(1, Instant::now() + HOUR));
             a.abort();
-            assert_eq!(waits.join().unwrap(), Err(Trouble::Aborted));
+            assert_eq!(waits.join().unwrap(), Err(LinkError::Aborted));
         });
-        assert_eq!(b.head(0, soon()), Err(Trouble::Closed));
+        assert_eq!(b.header(0, soon()), Err(LinkError::Closed));
     }
 
     #[test]
@@ -451,7 +460,7 @@ mod tests {
         let bytes: Arc<[u8]> = Arc::from(vec![0; 64 << 20]);
         a.send(1, &head(bytes.len()), &bytes);
         assert_eq!(a.flush(Instant::now() + Duration::from_millis(50)), Err(vec![1]));
-        b.head(0, soon()).unwrap();
+        b.header(0, soon()).unwrap();
         b.body(0, &mut vec![0; bytes.len()], soon()).unwrap();
         assert_eq!(a.flush(soon()), Ok(()));
     }

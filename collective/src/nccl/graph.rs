@@ -1,14 +1,15 @@
 //! Operations under capture, and replays of what was captured.
 //!
-//! NCCL keeps what a graph needs until the graph is destroyed, and an abort waits for that. So a communicator that ends or
-//! is aborted while a graph of this process is alive does it on a thread of its own.
+//! NCCL keeps what a graph needs until the graph is destroyed, and an abort waits for that. So a
+//! communicator that ends or is aborted while a graph of this process is alive does it on a thread
+//! of its own.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Entry, Nccl, Raw, issue};
 use crate::error::{Error, Failure, Result};
-use crate::head::Call;
+use crate::header::Call;
 use crate::lock;
 
 /// Graphs of this process that hold operations of NCCL.
@@ -43,17 +44,19 @@ impl Nccl {
     pub(crate) unsafe fn record(&self, call: Call, from: u64, to: u64, stream: *mut c_void) -> Result<()> {
         let shared = &self.shared;
         let code = match *lock(&shared.comm) {
-            // SAFETY: The communicator is not destroyed, because its lock is held. The caller promises the rest.
+            // SAFETY: The communicator is not destroyed, because its lock is held. The caller
+            // promises the rest.
             Some(Raw(comm)) => unsafe { issue(shared.library, call, from, to, comm, stream) },
             None => super::IN_PROGRESS, // `settle` finds it aborted
         };
         shared.settle(code, None).map_err(|reason| {
-            let (rank, op) = (shared.keep.rank, format!("capture of {}", call.text()));
+            let (rank, op) = (shared.rank_shared.rank, format!("capture of {}", call.text()));
             shared.fail(Failure::Library { rank, seq: 0, op, reason })
         })
     }
 
-    /// Counts a replay as an operation, and enqueues it by `launch`. If that is refused, the ranks fail.
+    /// Counts a replay as an operation, and enqueues it by `launch`. If that is refused, the ranks
+    /// fail.
     pub(crate) fn replay<T>(
         &self,
         seq: u64,
@@ -69,7 +72,7 @@ impl Nccl {
         }
         let launched = launch();
         if launched.is_err() {
-            shared.fail(Failure::Abandoned { rank: shared.keep.rank, seq, op: call.text() });
+            shared.fail(Failure::Abandoned { rank: shared.rank_shared.rank, seq, op: call.text() });
         }
         lock(&shared.state).enqueued += 1;
         launched.map_err(|(error, value)| (Error::Device(error), value))

@@ -1,7 +1,7 @@
 //! The functions of NCCL, from the library that this machine has.
 //!
-//! The program does not link the library. It is loaded when the first communicator on a GPU is made,
-//! so a program also runs where it is missing.
+//! The program does not link the library. It is loaded when the first communicator on a GPU is
+//! made, so a program also runs where it is missing.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::offset_of;
@@ -62,8 +62,8 @@ const _: () = assert!(
 );
 
 impl Config {
-    /// Calls of the communicator return before what they ask for is done. `ctas` are the least and the most blocks of an
-    /// operation.
+    /// Calls of the communicator return before what they ask for is done. `ctas` are the least and
+    /// the most blocks of an operation.
     pub(super) fn non_blocking(ctas: Option<[u32; 2]>) -> Self {
         const UNDEFINED: c_int = c_int::MIN;
         let [least_ctas, most_ctas] = ctas.map_or([UNDEFINED; 2], |ctas| ctas.map(u32::cast_signed));
@@ -155,8 +155,8 @@ impl Library {
 
     /// Returns the meaning of a result, with the library's text about its last error.
     pub(super) fn meaning(&self, code: Code) -> String {
-        // SAFETY: The call gives a static text for every number. The last error is kept for the process;
-        // NCCL ignores the communicator, which may be null.
+        // SAFETY: The call gives a static text for every number. The last error is kept for the
+        // process; NCCL ignores the communicator, which may be null.
         let (meaning, detail) = unsafe { ((self.error_string)(code), (self.last_error)(std::ptr::null_mut())) };
         match (text(meaning), text(detail)) {
             (meaning, detail) if detail.trim().is_empty() => format!("{meaning} ({code})"),
@@ -183,8 +183,8 @@ fn open(named: Option<std::ffi::OsString>) -> Result<(Library, String), String> 
     };
     for name in names {
         let shown = name.to_string_lossy().into_owned();
-        // SAFETY: Loading runs the initialisers of the library. NVIDIA's allow that at any time, on any
-        // thread; a file that the user names is as trusted as the program.
+        // SAFETY: Loading runs the initializers of the library. NVIDIA's allow that at any time, on
+        // any thread; a file that the user names is as trusted as the program.
         match unsafe { Loaded::new(&name) }.map_err(|why| why.to_string()).and_then(Library::of) {
             Ok(library) => return Ok((library, shown)),
             Err(why) => tried.push(format!("{shown} ({why})")),

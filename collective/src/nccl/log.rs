@@ -1,15 +1,16 @@
 //! The log of a rank's calls, as it tells the others.
 //!
 //! NCCL does not compare what ranks call: a difference hangs, or gives wrong numbers. So the ranks
-//! tell one another many times a second how far they are, with a hash of all their calls and the last
-//! few of them.
+//! tell one another many times a second how far they are, with a hash of all their calls and the
+//! last few of them.
 
 use std::collections::VecDeque;
 
-use crate::head::{Call, HEAD, Head};
-use crate::wire::{Fields, Parse};
+use crate::codec::{Fields, Parse};
+use crate::header::{Call, HEADER_BYTES, Header};
 
-/// The calls whose hashes a rank remembers. A rank that is further behind is compared by its last calls.
+/// The calls whose hashes a rank remembers. A rank that is further behind is compared by its last
+/// calls.
 const KEPT: usize = 4096;
 /// The calls that a rank tells.
 const TOLD: usize = 16;
@@ -33,7 +34,7 @@ pub(super) struct Said {
 
 /// Extends a hash by a call (FNV-1a).
 fn extend(hash: u64, call: &Call) -> u64 {
-    let bytes = Head { call: *call, seq: 0, step: 0, len: 0 }.encode();
+    let bytes = Header { call: *call, seq: 0, step: 0, len: 0 }.encode();
     bytes.iter().fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
@@ -62,11 +63,11 @@ impl Log {
         let hash = self.recent.back().map_or(START, |(_, hash)| *hash);
         let last = self.recent.iter().skip(self.recent.len().saturating_sub(TOLD));
         let fields = Fields::default().number(self.count).number(hash);
-        last.fold(fields, |all, (call, _)| all.bytes(&Head { call: *call, seq: 0, step: 0, len: 0 }.encode())).0
+        last.fold(fields, |all, (call, _)| all.bytes(&Header { call: *call, seq: 0, step: 0, len: 0 }.encode())).0
     }
 
-    /// The first call that is known to differ from what another rank told, if there is one: its number,
-    /// the own call, and the other's if it is known.
+    /// The first call that is known to differ from what another rank told, if there is one: its
+    /// number, the own call, and the other's if it is known.
     pub(super) fn difference(&self, said: &Said) -> Option<(u64, Call, Option<Call>)> {
         let first = said.count.saturating_sub(said.recent.len() as u64).saturating_add(1);
         let both = (first..).zip(&said.recent).filter_map(|(seq, theirs)| Some((seq, self.at(seq)?.0, *theirs)));
@@ -86,8 +87,8 @@ impl Said {
         let (count, hash) = (p.number()?, p.number()?);
         let mut recent = Vec::new();
         while !p.0.is_empty() {
-            let bytes: &[u8; HEAD] = p.bytes()?.try_into().ok()?;
-            recent.push(Head::decode(bytes)?.call);
+            let bytes: &[u8; HEADER_BYTES] = p.bytes()?.try_into().ok()?;
+            recent.push(Header::decode(bytes)?.call);
         }
         (recent.len() as u64 <= count).then_some(Self { count, hash, recent })
     }
@@ -103,7 +104,7 @@ impl Said {
 mod tests {
     use super::{KEPT, Log, Said, TOLD};
     use crate::element::{Kind, Op};
-    use crate::head::{Call, Code};
+    use crate::header::{Call, Code};
 
     fn sum(count: usize) -> Call {
         Call { code: Code::AllReduce, kind: Kind::F32, op: Some(Op::Sum), root: None, count }

@@ -4,24 +4,25 @@
 //! stream, and the call here then asks until it is. Its lock is held during calls of NCCL and never
 //! while waiting, so another thread can abort the communicator with no thread inside of it.
 //!
-//! **The watchdog.** An event on the stream behind every few operations says how far the stream has come. A
-//! thread for each communicator looks at them. It asks NCCL for errors,
-//! tells the other ranks what this one has called ([`log`]), reads what they tell, and notices ranks
-//! that have left or are gone. An operation that does not end in time is a failure that names the ranks
-//! that have not come to it.
+//! **The watchdog.** An event on the stream behind every few operations says how far the stream has
+//! come. A thread for each communicator looks at them. It asks NCCL for errors, tells the other
+//! ranks what this one has called ([`log`]), reads what they tell, and notices ranks that have left
+//! or are gone. An operation that does not end in time is a failure that names the ranks that have
+//! not come to it.
 //!
-//! **A failure** takes the order of [`fate`](crate::fate): it is kept, the devices fail, and only then
-//! the communicators are aborted. An aborted operation ends like any other, and its stream goes on with
-//! what comes behind, also with the freeing of memory in stream order, while a peer in this process may
-//! still write to that memory. Nobody sees this: the memory goes back to the pool that thalweg has for
-//! this device, from which nothing can be allocated any more because the device has failed. Work that
-//! was enqueued before runs on what is there, stays inside its buffers, and no result of it leaves the
-//! device. Ranks of other processes do not write to this one's buffers, but to memory of NCCL.
+//! **A failure** takes the order of [`failure_state`](crate::failure_state): it is kept, the
+//! devices fail, and only then the communicators are aborted. An aborted operation ends like any
+//! other, and its stream goes on with what comes behind, also with the freeing of memory in stream
+//! order, while a peer in this process may still write to that memory. Nobody sees this: the memory
+//! goes back to the pool that thalweg has for this device, from which nothing can be allocated any
+//! more because the device has failed. Work that was enqueued before runs on what is there, stays
+//! inside its buffers, and no result of it leaves the device. Ranks of other processes do not write
+//! to this one's buffers, but to memory of NCCL.
 
 mod graph;
+mod handshake;
 mod library;
 mod log;
-mod offer;
 mod peers;
 
 use std::collections::VecDeque;
@@ -36,21 +37,21 @@ use thalweg::{Device, Event, ForeignStream, LiveBrand, PinnedBuffer, Stream, bes
 
 use crate::engine::mismatch;
 use crate::error::{Error, Failure, Result};
-use crate::head::{Call, Code as CallCode, Head};
-use crate::link::{Abort, bye};
+use crate::header::{Call, Code as CallCode, Header};
+use crate::link::{Abort, goodbye};
 use crate::lock;
-use crate::member::Keep;
 use crate::options::Backend;
+use crate::rank_handle::RankShared;
 use crate::store::LONGEST_WAIT;
 pub(crate) use graph::Alive;
+use handshake::NcclHandshake;
+pub(crate) use handshake::{THREADS, shares};
 use library::{Code, Config, IN_PROGRESS, Library, RawComm, SUCCESS, UniqueId};
 use log::Log;
-use offer::Offer;
-pub(crate) use offer::{THREADS, shares};
 use peers::{Known, Peers, silence, tick};
 
-/// Operations between two events. The timeout of an operation counts for so many of them; an event behind
-/// each would cost the stream more than it tells.
+/// Operations between two events. The timeout of an operation counts for so many of them; an event
+/// behind each would cost the stream more than it tells.
 const MARKED: u64 = 8;
 /// Events under way at once. The driver lets a host go on by about as many launches.
 const MARKS: usize = 1024;
@@ -59,7 +60,7 @@ const MARKS: usize = 1024;
 const END: Duration = Duration::from_secs(10);
 /// The time that the drop of a communicator waits for its operations and for the other ranks. Then
 /// they go on without it.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
 /// A rank's communicator. Dropping it ends the communicator after its operations.
 #[derive(Debug)]
@@ -74,7 +75,7 @@ struct Shared {
     comm: Mutex<Option<Raw>>,
     stream: Raw,
     device: Device,
-    keep: Arc<Keep>,
+    rank_shared: Arc<RankShared>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -83,8 +84,8 @@ struct Shared {
 #[derive(Clone, Copy)]
 struct Raw(*mut c_void);
 
-// SAFETY: NCCL allows the calls of a communicator from any thread, one at a time, which the lock around
-// it ensures. A `CUstream` may be used from every thread.
+// SAFETY: NCCL allows the calls of a communicator from any thread, one at a time, which the lock
+// around it ensures. A `CUstream` may be used from every thread.
 unsafe impl Send for Raw {}
 // SAFETY: A shared reference gives the handle's value only.
 unsafe impl Sync for Raw {}
@@ -125,41 +126,46 @@ pub(crate) struct Transfer {
     pub(crate) address: u64,
 }
 
-/// Makes the communicator of a rank, if all ranks have a GPU and NCCL. Every rank with a GPU waits for
-/// the others here.
+/// Makes the communicator of a rank, if all ranks have a GPU and NCCL. Every rank with a GPU waits
+/// for the others here.
 ///
 /// # Errors
-/// The options ask for NCCL, and a rank cannot have it; or the ranks do not come in time; or they share a GPU and may
-/// not.
-pub(crate) fn connect(keep: &Arc<Keep>, device: Device, stream: Option<*mut c_void>) -> Result<Option<Nccl>> {
-    if keep.size < 2 || keep.engine.is_none() {
+/// The options ask for NCCL, and a rank cannot have it; or the ranks do not come in time; or they
+/// share a GPU and may not.
+pub(crate) fn connect(
+    rank_shared: &Arc<RankShared>,
+    device: Device,
+    stream: Option<*mut c_void>,
+) -> Result<Option<Nccl>> {
+    if rank_shared.size < 2 || rank_shared.engine.is_none() {
         return Ok(None);
     }
-    let failed = |reason: String| Error::Join { rank: keep.rank, reason };
-    let found = match (keep.options.backend, device.uuid(), stream) {
+    let failed = |reason: String| Error::Connect { rank: rank_shared.rank, reason };
+    let found = match (rank_shared.options.backend, device.uuid(), stream) {
         (Backend::Host | Backend::Peer, ..) => Err("its options ask for something else".to_owned()),
         (_, Some(gpu), Some(stream)) => Library::get().map(|l| (l, gpu, Raw(stream))).map_err(str::to_owned),
         _ => Err(format!("its device is {device}")),
     };
-    let key = |rank: usize| format!("thalweg/nccl/{}{rank}", keep.tag);
+    let key = |rank: usize| format!("thalweg/nccl/{}{rank}", rank_shared.tag);
     let value = match &found {
         Err(why) => [b"-", why.as_bytes()].concat(),
         &Ok((library, gpu, _)) => {
             let mut id = UniqueId([0; 128]);
-            if keep.rank == 0 {
+            if rank_shared.rank == 0 {
                 // SAFETY: The call stores the 128 bytes of `id`.
                 let code = device.with_context(|| unsafe { (library.unique_id)(&mut id) })?;
                 if code != SUCCESS {
                     return Err(failed(format!("ncclGetUniqueId: {}", library.meaning(code))));
                 }
             }
-            let own = Offer { version: library.version, id, gpu, process: offer::process(), shares: shares() };
+            let own =
+                NcclHandshake { version: library.version, id, gpu, process: handshake::process(), shares: shares() };
             [b"+", &own.encode()[..]].concat()
         }
     };
-    keep.store.set(&key(keep.rank), &value)?;
+    rank_shared.store.set(&key(rank_shared.rank), &value)?;
     let refused = |rank: usize, why: &str| {
-        if keep.options.backend == Backend::Nccl {
+        if rank_shared.options.backend == Backend::Nccl {
             return Err(failed(format!("rank {rank} cannot use NCCL: {why}")));
         }
         debug!(target: "thalweg_collective::nccl", "operations go through the host, because rank {rank} cannot use NCCL: {why}");
@@ -167,48 +173,48 @@ pub(crate) fn connect(keep: &Arc<Keep>, device: Device, stream: Option<*mut c_vo
     };
     let (library, stream) = match found {
         Ok((library, _, stream)) => (library, stream),
-        Err(why) => return refused(keep.rank, &why),
+        Err(why) => return refused(rank_shared.rank, &why),
     };
-    let deadline = Instant::now() + keep.options.join.min(LONGEST_WAIT);
-    let mut offers = Vec::with_capacity(keep.size);
-    for rank in 0..keep.size {
-        let value = keep.store.wait(&key(rank), deadline.saturating_duration_since(Instant::now()));
+    let deadline = Instant::now() + rank_shared.options.connect_timeout.min(LONGEST_WAIT);
+    let mut handshakes = Vec::with_capacity(rank_shared.size);
+    for rank in 0..rank_shared.size {
+        let value = rank_shared.store.wait(&key(rank), deadline.saturating_duration_since(Instant::now()));
         let value = value.map_err(|why| failed(format!("rank {rank} makes no communicator: {why}")))?;
         match value.split_first() {
-            Some((b'+', said)) => match Offer::decode(said) {
-                Some(offer) if offer.version == library.version => offers.push(offer),
+            Some((b'+', said)) => match NcclHandshake::decode(said) {
+                Some(handshake) if handshake.version == library.version => handshakes.push(handshake),
                 _ => return refused(rank, "it has another version of the library"),
             },
             Some((_, why)) => return refused(rank, &String::from_utf8_lossy(why)),
             None => return refused(rank, "it does not say why"),
         }
     }
-    if offer::share(&offers)? {
+    if handshake::share(&handshakes)? {
         debug!(target: "thalweg_collective::nccl", "several ranks share a GPU, where operations are slow");
     }
-    let id = offers[0].id;
-    Nccl::new(library, id, keep, device, stream, deadline).map(Some)
+    let id = handshakes[0].id;
+    Nccl::new(library, id, rank_shared, device, stream, deadline).map(Some)
 }
 
 impl Nccl {
     fn new(
         library: &'static Library,
         id: UniqueId,
-        keep: &Arc<Keep>,
+        rank_shared: &Arc<RankShared>,
         device: Device,
         stream: Raw,
         deadline: Instant,
     ) -> Result<Self> {
-        let failed = |reason: String| Error::Join { rank: keep.rank, reason: format!("NCCL: {reason}") };
+        let failed = |reason: String| Error::Connect { rank: rank_shared.rank, reason: format!("NCCL: {reason}") };
         let number = |n: usize| i32::try_from(n).map_err(|_| failed(format!("there are {n} ranks")));
-        let (size, rank) = (number(keep.size)?, number(keep.rank)?);
+        let (size, rank) = (number(rank_shared.size)?, number(rank_shared.rank)?);
         // It is never freed: NCCL may keep the address until the communicator is made.
         let made: &'static mut RawComm = Box::leak(Box::new(std::ptr::null_mut()));
         let code = device.with_context(|| {
-            // SAFETY: The device's context is current. `id` is what rank 0 got, `rank` is below `size`,
-            // and each rank calls this once with its own number. The call reads the options and stores
-            // a handle.
-            unsafe { (library.init)(made, size, id, rank, &mut Config::non_blocking(keep.options.ctas)) }
+            // SAFETY: The device's context is current. `id` is what rank 0 got, `rank` is below
+            // `size`, and each rank calls this once with its own number. The call reads the options
+            // and stores a handle.
+            unsafe { (library.init)(made, size, id, rank, &mut Config::non_blocking(rank_shared.options.ctas)) }
         })?;
         if (code != SUCCESS && code != IN_PROGRESS) || made.is_null() {
             return Err(failed(library.meaning(code)));
@@ -218,14 +224,17 @@ impl Nccl {
             comm: Mutex::new(Some(Raw(*made))),
             stream,
             device,
-            keep: keep.clone(),
+            rank_shared: rank_shared.clone(),
             state: Mutex::default(),
             changed: Condvar::new(),
         });
-        keep.fate.watch(&(shared.clone() as Arc<dyn Abort>));
+        rank_shared.failure_state.watch(&(shared.clone() as Arc<dyn Abort>));
         if let Err(why) = shared.settle(IN_PROGRESS, Some(deadline)) {
             shared.abort();
-            return Err(keep.fate.failure().map_or_else(|| failed(why), |failure| Error::Failed(failure.clone())));
+            return Err(rank_shared
+                .failure_state
+                .failure()
+                .map_or_else(|| failed(why), |failure| Error::Failed(failure.clone())));
         }
         let run = shared.clone();
         let watchdog =
@@ -238,26 +247,26 @@ impl Nccl {
     /// Enqueues a collective operation.
     ///
     /// # Safety
-    /// At `from` and `to` are as many elements as the operation reads and writes on this rank, in device
-    /// memory whose uses the stream orders, and they are the same or do not overlap, as NCCL allows for
-    /// this operation.
+    /// At `from` and `to` are as many elements as the operation reads and writes on this rank, in
+    /// device memory whose uses the stream orders, and they are the same or do not overlap, as NCCL
+    /// allows for this operation.
     pub(crate) unsafe fn collective(&self, seq: u64, call: Call, from: u64, to: u64) -> Result<()> {
         self.announce(seq, call)?;
         let entry = Entry { seq, call, peers: None };
         self.shared.enqueue(entry, true, |l, comm, stream| {
-            // SAFETY: The communicator is not destroyed, because its lock is held. The caller passes memory for the
-            // operation; the stream is never destroyed.
+            // SAFETY: The communicator is not destroyed, because its lock is held. The caller
+            // passes memory for the operation; the stream is never destroyed.
             unsafe { issue(l, call, from, to, comm, stream) }
         })
     }
 
     /// Compares an operation with what the other ranks of this process call.
     pub(crate) fn announce(&self, seq: u64, call: Call) -> Result<()> {
-        let keep = &self.shared.keep;
-        if let Some(ledger) = &keep.ledger
-            && let Err((first, theirs)) = ledger.call(seq, keep.rank, call)
+        let rank_shared = &self.shared.rank_shared;
+        if let Some(call_log) = &rank_shared.call_log
+            && let Err((first, theirs)) = call_log.call(seq, rank_shared.rank, call)
         {
-            let calls = vec![(first, theirs.text()), (keep.rank, call.text())];
+            let calls = vec![(first, theirs.text()), (rank_shared.rank, call.text())];
             return Err(self.shared.fail(mismatch(seq, calls)));
         }
         Ok(())
@@ -270,11 +279,11 @@ impl Nccl {
     /// What is received overlaps nothing else.
     pub(crate) unsafe fn exchange(&self, seq: u64, messages: &[Transfer]) -> Result<()> {
         let Some(first) = messages.first() else { return Ok(()) };
-        let own = self.shared.keep.rank;
+        let own = self.shared.rank_shared.rank;
         for Transfer { peer, sends, call, .. } in messages {
             let way = if *sends { (own, *peer) } else { (*peer, own) };
-            if let Some(ledger) = &self.shared.keep.ledger
-                && let Err(theirs) = ledger.message(way, *sends, *call)
+            if let Some(call_log) = &self.shared.rank_shared.call_log
+                && let Err(theirs) = call_log.message(way, *sends, *call)
             {
                 return Err(self.shared.fail(mismatch(seq, vec![(own, call.text()), (*peer, theirs.text())])));
             }
@@ -289,8 +298,8 @@ impl Nccl {
             for Transfer { peer, sends, call, address } in messages.iter().filter(|message| message.call.count > 0) {
                 let (at, kind, peer) = (*address as usize as *mut c_void, library::kind(call.kind), *peer as i32);
                 if code == SUCCESS || code == IN_PROGRESS {
-                    // SAFETY: The communicator is not destroyed, because its lock is held. The caller
-                    // passes memory for each message; the stream is never destroyed.
+                    // SAFETY: The communicator is not destroyed, because its lock is held. The
+                    // caller passes memory for each message; the stream is never destroyed.
                     code = unsafe {
                         match sends {
                             true => (l.send)(at, call.count, kind, peer, comm, stream),
@@ -316,8 +325,9 @@ impl Nccl {
 /// Calls NCCL for a collective operation.
 ///
 /// # Safety
-/// The communicator is not destroyed, and no other thread is inside NCCL with it. At `from` and `to` are as many elements
-/// as the operation reads and writes on this rank, and the stream orders all uses of that memory.
+/// The communicator is not destroyed, and no other thread is inside NCCL with it. At `from` and
+/// `to` are as many elements as the operation reads and writes on this rank, and the stream orders
+/// all uses of that memory.
 unsafe fn issue(l: &Library, call: Call, from: u64, to: u64, comm: RawComm, stream: *mut c_void) -> Code {
     if call.count == 0 && call.code != CallCode::Barrier {
         return SUCCESS;
@@ -342,13 +352,13 @@ unsafe fn issue(l: &Library, call: Call, from: u64, to: u64, comm: RawComm, stre
 impl Drop for Nccl {
     fn drop(&mut self) {
         let shared = &self.shared;
-        if shared.keep.forked() {
+        if shared.rank_shared.forked() {
             return; // the watchdog is a thread of the parent, and so is the communicator
         }
         let mut state = lock(&shared.state);
         state.leaving = true;
         shared.changed.notify_all();
-        let until = Instant::now() + FAREWELL;
+        let until = Instant::now() + SHUTDOWN_GRACE;
         while !state.ended {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -366,7 +376,7 @@ impl Drop for Nccl {
 impl Shared {
     /// Keeps a failure, and gives the first one as an error.
     fn fail(&self, failure: Failure) -> Error {
-        Error::Failed(self.keep.fate.fail(failure).clone())
+        Error::Failed(self.rank_shared.failure_state.fail(failure).clone())
     }
 
     /// Calls NCCL for an operation, and returns once it is on the stream.
@@ -376,12 +386,16 @@ impl Shared {
         collective: bool,
         f: impl FnOnce(&Library, RawComm, *mut c_void) -> Code,
     ) -> Result<()> {
-        let (rank, seq, call) = (self.keep.rank, entry.seq, entry.call);
-        if let Err(error) = self.device.usable() {
-            if self.keep.fate.failure().is_none() && matches!(error, thalweg::Error::Poisoned { .. }) {
+        let (rank, seq, call) = (self.rank_shared.rank, entry.seq, entry.call);
+        if let Err(error) = self.device.ensure_usable() {
+            if self.rank_shared.failure_state.failure().is_none() && matches!(error, thalweg::Error::Poisoned { .. }) {
                 return Err(self.fail(Failure::Abandoned { rank, seq, op: call.text() }));
             }
-            return Err(self.keep.fate.failure().map_or(error.into(), |failure| Error::Failed(failure.clone())));
+            return Err(self
+                .rank_shared
+                .failure_state
+                .failure()
+                .map_or(error.into(), |failure| Error::Failed(failure.clone())));
         }
         {
             let mut state = lock(&self.state);
@@ -402,8 +416,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until what was called is done on the host, which takes NCCL some 40 us for an operation. The
-    /// error says what NCCL reports; if the ranks have failed meanwhile, nobody reads it.
+    /// Waits until what was called is done on the host, which takes NCCL some 40 us for an
+    /// operation. The error says what NCCL reports; if the ranks have failed meanwhile, nobody
+    /// reads it.
     fn settle(&self, mut code: Code, deadline: Option<Instant>) -> Result<(), String> {
         for round in 0u32.. {
             match code {
@@ -411,7 +426,7 @@ impl Shared {
                 IN_PROGRESS => {}
                 _ => return Err(self.library.meaning(code)),
             }
-            if self.keep.fate.failure().is_some() {
+            if self.rank_shared.failure_state.failure().is_some() {
                 return Err(ABORTED.to_owned());
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -458,7 +473,7 @@ impl Shared {
             Ok(stream) => stream,
             Err(error) => {
                 self.fail(Failure::Library {
-                    rank: self.keep.rank,
+                    rank: self.rank_shared.rank,
                     seq: 0,
                     op: "the start".into(),
                     reason: error.to_string(),
@@ -467,9 +482,9 @@ impl Shared {
             }
         };
         let mut done = 0;
-        let mut peers = Peers::new(self.keep.size);
+        let mut peers = Peers::new(self.rank_shared.size);
         let (mut since, mut left) = (Instant::now(), None);
-        let tick = tick(self.keep.size);
+        let tick = tick(self.rank_shared.size);
         loop {
             let (leaving, entered) = {
                 let state = lock(&self.state);
@@ -477,13 +492,13 @@ impl Shared {
                 let waited = self.changed.wait_timeout(state, short).unwrap_or_else(PoisonError::into_inner);
                 (waited.0.leaving, waited.0.entered)
             };
-            if self.keep.fate.failure().is_some() {
+            if self.rank_shared.failure_state.failure().is_some() {
                 return;
             }
             stream.enter(|s| self.mark(s, 1));
             // Without the lock while the driver is asked: a call must not wait for it.
             while let Some((count, event)) = self.first_mark() {
-                match event.is_ready() {
+                match event.is_complete() {
                     Ok(true) => {
                         lock(&self.state).pending.drain(..(count - done) as usize);
                         done = count;
@@ -509,8 +524,9 @@ impl Shared {
                     self.leave();
                     Instant::now()
                 });
-                // A peer may still read memory of this communicator until its own operations are done.
-                if peers.have_left(self.keep.rank) || since.elapsed() > END {
+                // A peer may still read memory of this communicator until its own operations are
+                // done.
+                if peers.have_left(self.rank_shared.rank) || since.elapsed() > END {
                     // Not `ncclCommDestroy`, which waits for all ranks of the machine.
                     return self.abort();
                 }
@@ -522,8 +538,8 @@ impl Shared {
         lock(&self.state).marks.pop_front()
     }
 
-    /// Records an event if there are at least `least` operations behind the last one. An error means that
-    /// the device has failed, which the watchdog notices.
+    /// Records an event if there are at least `least` operations behind the last one. An error
+    /// means that the device has failed, which the watchdog notices.
     fn mark<S: LiveBrand>(&self, stream: &Stream<S>, least: u64) {
         let mut state = lock(&self.state); // so that events are in the order of their counts
         let count = state.enqueued;
@@ -539,8 +555,8 @@ impl Shared {
 
     /// Talks with the other ranks, and looks for what may be wrong.
     fn inspect(&self, peers: &mut Peers, since: Instant) -> Result<(), Failure> {
-        let Keep { rank, size, .. } = *self.keep;
-        let Some(engine) = &self.keep.engine else { return Ok(()) };
+        let RankShared { rank, size, .. } = *self.rank_shared;
+        let Some(engine) = &self.rank_shared.engine else { return Ok(()) };
         let link = engine.link();
         let now = Instant::now();
         let (count, told) = {
@@ -549,7 +565,8 @@ impl Shared {
         };
         if peers.told != Some(count) || peers.spoken.elapsed() > silence(size) / 4 {
             (peers.told, peers.spoken) = (Some(count), now);
-            let head = Head { call: Call { code: CallCode::Log, ..bye().call }, seq: 0, step: 0, len: told.len() };
+            let head =
+                Header { call: Call { code: CallCode::Log, ..goodbye().call }, seq: 0, step: 0, len: told.len() };
             let told = Arc::from(told);
             for peer in (0..size).filter(|&peer| peer != rank && peers.known[peer].gone.is_none()) {
                 link.send(peer, &head, &told);
@@ -576,8 +593,8 @@ impl Shared {
                 return Err(mismatch(seq, calls));
             }
         }
-        // The marks are rare, so some of what is pending may be done. What counts is the first operation
-        // to which another rank has not come.
+        // The marks are rare, so some of what is pending may be done. What counts is the first
+        // operation to which another rank has not come.
         let (Some(front), Some(back)) = (state.pending.front(), state.pending.back()) else { return Ok(()) };
         let others = || peers.known.iter().enumerate().filter(|(peer, _)| *peer != rank);
         let behind = |entry: &Entry, known: &Known| {
@@ -599,13 +616,14 @@ impl Shared {
                 _ => Failure::Gone { rank: peer, seq, op },
             });
         }
-        let waited = self.keep.options.timeout;
+        let waited = self.rank_shared.options.timeout;
         if since.elapsed() >= waited {
             let late = |entry: &Entry, test: &dyn Fn(&Known) -> bool| -> Vec<usize> {
                 let late = others().filter(|(peer, known)| entry.needs(*peer) && test(known));
                 late.map(|(peer, _)| peer).collect()
             };
-            // Those that have not called it; if all have, those that say nothing any more; else all.
+            // Those that have not called it; if all have, those that say nothing any more; else
+            // all.
             let first = state.pending.iter().find(|entry| others().any(|(_, known)| behind(entry, known)));
             let entry = first.unwrap_or(front);
             let mut lagging = late(entry, &|known| behind(entry, known));
@@ -619,7 +637,7 @@ impl Shared {
         }
         let (seq, op) = (front.seq, front.call.text());
         drop(state);
-        if self.device.usable().is_err() {
+        if self.device.ensure_usable().is_err() {
             return Err(Failure::Abandoned { rank, seq, op });
         }
         // Without waiting: a thread that hangs inside NCCL has the lock, and the time goes on.
@@ -637,10 +655,10 @@ impl Shared {
     /// Tells the others that no more operations come from this rank.
     fn leave(&self) {
         let count = lock(&self.state).log.count();
-        if let Some(engine) = &self.keep.engine {
+        if let Some(engine) = &self.rank_shared.engine {
             let none: Arc<[u8]> = Arc::new([]);
-            for peer in (0..self.keep.size).filter(|&peer| peer != self.keep.rank) {
-                engine.link().send(peer, &Head { seq: count, ..bye() }, &none);
+            for peer in (0..self.rank_shared.size).filter(|&peer| peer != self.rank_shared.rank) {
+                engine.link().send(peer, &Header { seq: count, ..goodbye() }, &none);
             }
         }
     }
@@ -660,7 +678,7 @@ impl Abort for Shared {
                 Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(Duration::from_micros(200)),
                 Err(TryLockError::WouldBlock) => {
                     // Its memory may be in use as long as the thread is inside NCCL.
-                    let cause = self.keep.fate.failure().map(Failure::to_string).unwrap_or_default();
+                    let cause = self.rank_shared.failure_state.failure().map(Failure::to_string).unwrap_or_default();
                     eprintln!("thalweg: {cause}; a thread does not come back from NCCL, so the process ends");
                     std::process::abort();
                 }
@@ -670,12 +688,12 @@ impl Abort for Shared {
             let library = self.library;
             let abort = move || {
                 let Raw(raw) = { raw };
-                // SAFETY: It was taken out of its place, and no thread is inside NCCL with it, because the
-                // lock was held. So nobody uses it again.
+                // SAFETY: It was taken out of its place, and no thread is inside NCCL with it,
+                // because the lock was held. So nobody uses it again.
                 _ = beside_captures(|| unsafe { (library.abort)(raw) });
             };
-            // NCCL first tells its kernels to end, and then waits for the graphs that have operations of the communicator.
-            // Nobody here waits for those.
+            // NCCL first tells its kernels to end, and then waits for the graphs that have
+            // operations of the communicator. Nobody here waits for those.
             match graph::any_alive() {
                 false => abort(),
                 true => drop(thread::Builder::new().name("thalweg abort".to_owned()).spawn(abort)),

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use super::log::Said;
 use crate::error::Failure;
-use crate::head::Code;
-use crate::link::{Link, Trouble};
+use crate::header::Code;
+use crate::link::{Link, LinkError};
 
-/// The most that is read from a rank before the watchdog goes on: a rank that never stops talking must not
-/// keep it from looking at the time.
+/// The most that is read from a rank before the watchdog goes on: a rank that never stops talking
+/// must not keep it from looking at the time.
 const AT_ONCE: usize = 64;
 
 /// The period of the watchdog. Ranks of many say less.
@@ -58,8 +58,8 @@ impl Known {
                 break;
             }
             self.heard = now;
-            match link.head(peer, now + patience) {
-                Ok(head) if head.call.code == Code::Bye => self.gone = Some(Some(head.seq)),
+            match link.header(peer, now + patience) {
+                Ok(head) if head.call.code == Code::Goodbye => self.gone = Some(Some(head.seq)),
                 Ok(head) if head.call.code == Code::Log && head.len <= 4096 => {
                     let mut bytes = vec![0; head.len];
                     let read = link.body(peer, &mut bytes, now + patience).ok().and_then(|()| Said::decode(&bytes));
@@ -67,9 +67,9 @@ impl Known {
                     self.said = Some(read.ok_or_else(garbled)?);
                 }
                 Ok(_) => return Err(Failure::Garbled { rank: peer, reason: "a message that is no log".into() }),
-                Err(Trouble::Garbled(reason)) => return Err(Failure::Garbled { rank: peer, reason }),
-                Err(Trouble::Aborted | Trouble::Late) => break,
-                Err(Trouble::Closed) => self.gone = Some(None),
+                Err(LinkError::Garbled(reason)) => return Err(Failure::Garbled { rank: peer, reason }),
+                Err(LinkError::Aborted | LinkError::Late) => break,
+                Err(LinkError::Closed) => self.gone = Some(None),
             }
         }
         Ok(())
@@ -83,9 +83,9 @@ mod tests {
     use std::time::Duration;
 
     use super::{Peers, silence, tick};
-    use crate::head::{Call, Code, Head};
-    use crate::link::local::{Hall, LocalLink};
-    use crate::link::{Link, bye};
+    use crate::header::{Call, Code, Header};
+    use crate::link::local::{LocalLink, Mailboxes};
+    use crate::link::{Link, goodbye};
     use crate::nccl::log::Log;
 
     /// However many ranks there are, each speaks several times before it counts as silent.
@@ -100,10 +100,10 @@ mod tests {
     /// A rank that tells something all the time does not hold the listener.
     #[test]
     fn a_rank_that_never_stops_talking_is_heard_in_parts() {
-        let hall = Hall::new(2);
-        let [a, b] = [0, 1].map(|rank| LocalLink::new(hall.clone(), rank));
+        let mailboxes = Mailboxes::new(2);
+        let [a, b] = [0, 1].map(|rank| LocalLink::new(mailboxes.clone(), rank));
         let told: Arc<[u8]> = Arc::from(Log::default().encode());
-        let log = Head { call: Call { code: Code::Log, ..bye().call }, seq: 0, step: 0, len: told.len() };
+        let log = Header { call: Call { code: Code::Log, ..goodbye().call }, seq: 0, step: 0, len: told.len() };
         let ends = AtomicBool::new(false);
         std::thread::scope(|threads| {
             threads.spawn(|| {

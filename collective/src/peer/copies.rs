@@ -7,21 +7,23 @@
 //! lane pull   for each piece: waits for the result of rank k, and copies it back out of the room
 //! ```
 //!
-//! A bucket goes in pieces ([`Options::piece`](crate::Options::piece)), so that the three lanes work at the same time. Their
-//! streams belong to this transport. The stream that orders the bucket goes before all three, and waits for all three
-//! ([`Stream::follow`]). Buckets of a [backward pass](crate::Backward) come straight from the stream of the pass, so the
-//! first copies of one run beside the last sums of the one before.
+//! A bucket goes in pieces ([`WorldOptions::piece`](crate::WorldOptions::piece)), so that the three
+//! lanes work at the same time. Their streams belong to this transport. The stream that orders the
+//! bucket goes before all three, and waits for all three ([`Stream::follow`]). Buckets of a
+//! [backward pass](crate::Backward) come straight from the stream of the pass, so the first copies
+//! of one run beside the last sums of the one before.
 //!
-//! Copies between devices are work of copy engines. Only the sums take multiprocessors, as few blocks on a stream of the
-//! highest priority.
+//! Copies between devices are work of copy engines. Only the sums take multiprocessors, as few
+//! blocks on a stream of the highest priority.
 //!
-//! **Rooms.** A rank's memory is used by its own streams only, and peers copy into rooms: buffers of this transport in the
-//! memory of the rank that sums. A room goes from rank to rank by value, behind the event of its last use. So the types
-//! order all uses of it, no stream waits for an event that nobody has recorded, and whoever fails with a room in hand
-//! frees it behind that event. They are allocated for the first sum, and serve all later ones.
+//! **Rooms.** A rank's memory is used by its own streams only, and peers copy into rooms: buffers
+//! of this transport in the memory of the rank that sums. A room goes from rank to rank by value,
+//! behind the event of its last use. So the types order all uses of it, no stream waits for an
+//! event that nobody has recorded, and whoever fails with a room in hand frees it behind that
+//! event. They are allocated for the first sum, and serve all later ones.
 //!
-//! **The host** waits for the other ranks twice for every [`SLOTS`] pieces: for the rooms that they have filled, and for the
-//! results. It never waits for a device.
+//! **The host** waits for the other ranks twice for every [`SLOTS`] pieces: for the rooms that they
+//! have filled, and for the results. It never waits for a device.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -31,13 +33,14 @@ use thalweg::{AnyStream, Device, DeviceBuffer, DeviceSlice, Event, LiveBrand, On
 use thalweg_kernels::collective::exchange;
 
 use super::Run;
-use crate::element::Element;
+use crate::element::CollectiveElement;
 use crate::error::Result;
-use crate::member::Keep;
+use crate::rank_handle::RankShared;
 
 /// The pieces under way at once.
 const SLOTS: usize = 16;
-/// Parts begin at multiples of so many bytes from the start of the elements, as the kernel's accesses do.
+/// Parts begin at multiples of so many bytes from the start of the elements, as the kernel's
+/// accesses do.
 const UNIT: usize = 16;
 /// The blocks of a sum if the options do not say how many it may take. Each has 1024 threads.
 const BLOCKS: u32 = 16;
@@ -45,7 +48,7 @@ const BLOCKS: u32 = 16;
 /// Memory of one rank that another one fills.
 type Room = Event<PeerBuffer<u64>>;
 
-/// What ranks reduce by copies, as long as the communicator lives.
+/// The streams and rooms of a rank that reduces by copies. They live as long as its communicator.
 #[derive(Debug)]
 pub(crate) struct Copies {
     push: AnyStream,
@@ -85,7 +88,7 @@ impl<T> Memory<T> {
     }
 }
 
-/// How the elements are cut: into pieces, and each of these into a part for each rank.
+/// The cuts of the elements: into pieces, and each of these into a part for each rank.
 struct Plan {
     len: usize,
     size: usize,
@@ -112,7 +115,8 @@ impl Plan {
         start + at(k)..start + at(k + 1)
     }
 
-    /// The most bytes of a part. It has a unit more than its share at most, and an element more by rounding.
+    /// The most bytes of a part. It has a unit more than its share at most, and an element more by
+    /// rounding.
     fn most(size: usize, bytes: usize) -> usize {
         bytes.max(UNIT).div_ceil(size) + 2 * UNIT
     }
@@ -130,17 +134,17 @@ impl<F: FnMut()> Drop for Finally<F> {
 impl Copies {
     /// Makes the streams, and gives every other rank its rooms here.
     pub(crate) fn new<S: LiveBrand>(run: &Run<'_, S>, device: Device) -> Result<Self> {
-        let Keep { size, options, .. } = *run.keep();
+        let RankShared { size, options, .. } = *run.rank_shared();
         let [push, pull] = [AnyStream::new(device)?, AnyStream::new(device)?];
         let sum = AnyStream::with(device, StreamOptions { priority: *device.priorities().start() })?;
         let words =
             Plan::most(size, options.piece).div_ceil(size_of::<u64>()).next_multiple_of(UNIT / size_of::<u64>());
-        let others = run.keep().others();
+        let others = run.rank_shared().others();
         let mut given: Vec<Vec<Room>> = others.iter().map(|_| Vec::with_capacity(SLOTS)).collect();
         sum.enter(|q| {
             for _ in 0..SLOTS {
                 let all = q.alloc::<u64>(words * others.len())?;
-                for (given, room) in given.iter_mut().zip(all.cut(&vec![words; others.len()])?) {
+                for (given, room) in given.iter_mut().zip(all.split_at_lengths(&vec![words; others.len()])?) {
                     given.push(q.record(room)?.map_peer());
                 }
             }
@@ -155,7 +159,7 @@ impl Copies {
     }
 
     /// Reduces elements that the communicator's stream orders.
-    pub(crate) fn in_place<S: LiveBrand, T: Element>(
+    pub(crate) fn in_place<S: LiveBrand, T: CollectiveElement>(
         &mut self,
         run: &Run<'_, S>,
         x: &mut DeviceSlice<S, T>,
@@ -169,8 +173,9 @@ impl Copies {
                     // `r` writes a part only behind its copy by `p`.
                     p.follow(&s).and(q.follow(&s))?;
                     run.turn(p)?;
-                    // SAFETY: The streams come after `s`, which orders the elements, and `s` comes after them before
-                    // anybody else uses these (`_joined`). They are borrowed until then.
+                    // SAFETY: The streams come after `s`, which orders the elements, and `s` comes
+                    // after them before anybody else uses these (`_joined`). They are borrowed
+                    // until then.
                     unsafe { rooms.reduce(run, &Memory::of(x), p, q, r) }
                 })
             })
@@ -178,10 +183,10 @@ impl Copies {
         run.end(&s)
     }
 
-    /// Reduces a bucket that has just been finished on stream `from`. The event is behind its reduction, for which the
-    /// communicator's stream waits, too. That stream does nothing else for it: what it waits for does not
-    /// hold the bucket up.
-    pub(crate) fn bucket<S: LiveBrand, F: LiveBrand, T: Element>(
+    /// Reduces a bucket that has just been finished on stream `from`. The event is behind its
+    /// reduction, for which the communicator's stream waits, too. That stream does nothing else for
+    /// it: what it waits for does not hold the bucket up.
+    pub(crate) fn bucket<S: LiveBrand, F: LiveBrand, T: CollectiveElement>(
         &mut self,
         run: &Run<'_, S>,
         from: Stream<F>,
@@ -199,8 +204,9 @@ impl Copies {
                         let _joined = Finally(|| _ = r.follow(p).and(r.follow(q)));
                         drop((p.wait(first)?, q.wait(second)?));
                         run.turn(p)?;
-                        // SAFETY: All three streams come after the work on the bucket so far. `r`, which orders it from
-                        // here on, comes after the others before anybody else uses it (`_joined`).
+                        // SAFETY: All three streams come after the work on the bucket so far. `r`,
+                        // which orders it from here on, comes after the others before anybody else
+                        // uses it (`_joined`).
                         unsafe { rooms.reduce(run, &Memory::of(&mut *bucket), p, q, r) }
                     };
                     s.follow(r)?;
@@ -217,9 +223,9 @@ impl Rooms {
     /// Enqueues the reduction of `x`.
     ///
     /// # Safety
-    /// The memory of `x` is allocated until all three streams have passed what this call enqueues, also if it fails, and
-    /// nothing else uses it from where they are now until then.
-    unsafe fn reduce<S: LiveBrand, P: LiveBrand, Q: LiveBrand, R: LiveBrand, T: Element>(
+    /// The memory of `x` is allocated until all three streams have passed what this call enqueues,
+    /// also if it fails, and nothing else uses it from where they are now until then.
+    unsafe fn reduce<S: LiveBrand, P: LiveBrand, Q: LiveBrand, R: LiveBrand, T: CollectiveElement>(
         &mut self,
         run: &Run<'_, S>,
         x: &Memory<T>,
@@ -227,9 +233,9 @@ impl Rooms {
         q: &Stream<Q>,
         r: &Stream<R>,
     ) -> Result<()> {
-        let Keep { rank, size, options, .. } = *run.keep();
+        let RankShared { rank, size, options, .. } = *run.rank_shared();
         let plan = Plan::new::<T>(x.len, size, options.piece);
-        let others = run.keep().others();
+        let others = run.rank_shared().others();
         // From the next rank on, so that not all copy to the same one first.
         let turns: Vec<usize> = (0..others.len()).map(|turn| (rank + turn) % others.len()).collect();
         let shape = [rank as u32, size as u32];
@@ -245,8 +251,8 @@ impl Rooms {
                     let to = others[k];
                     let Some(room) = self.free[k].pop_front() else { return Err(run.abandoned()) };
                     let mut room = p.wait(room)?;
-                    // SAFETY: The caller promises the memory. `r` writes this part only after the result of `to`, for which
-                    // `to` waits for this copy.
+                    // SAFETY: The caller promises the memory. `r` writes this part only after the
+                    // result of `to`, for which `to` waits for this copy.
                     let part = unsafe { x.part::<P>(plan.part(piece, to)) };
                     p.copy_start_to_peer(part.cast(), &mut room)?;
                     filled[k].push(p.record(room)?);
@@ -265,7 +271,7 @@ impl Rooms {
                 if !own.is_empty() {
                     exchange(q, run.fold(), self.blocks, shape, own, all.cast_mut())?;
                 }
-                for (results, room) in results.iter_mut().zip(all.cut(&vec![self.words; others.len()])?) {
+                for (results, room) in results.iter_mut().zip(all.split_at_lengths(&vec![self.words; others.len()])?) {
                     results.push(q.record(room)?.map_peer());
                 }
             }
@@ -279,8 +285,8 @@ impl Rooms {
                     let from = others[k];
                     let Some(room) = back[k].next() else { return Err(run.abandoned()) };
                     let room = r.wait(room)?;
-                    // SAFETY: The caller promises the memory. The result that `r` waits for is behind the copy of this part
-                    // by `p`, and `q` uses another part.
+                    // SAFETY: The caller promises the memory. The result that `r` waits for is
+                    // behind the copy of this part by `p`, and `q` uses another part.
                     let part = unsafe { x.part::<R>(plan.part(piece, from)) };
                     r.copy_start_from_peer(&room, part.cast_mut())?;
                     self.free[k].push_back(r.record(room)?);
@@ -305,13 +311,14 @@ mod tests {
     use thalweg::{AnyStream, At, Device, LiveBrand, Stream, stream_tags};
 
     use super::{Copies, Plan, SLOTS};
-    use crate::{Backend, Comm, Error, Failure, Mean, Options, Result, Sum, lock, ranks};
+    use crate::{Backend, Comm, Error, Failure, Mean, Result, Sum, WorldOptions, lock, ranks};
 
     stream_tags!(Compute, Reduce);
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// The parts of all pieces are all elements once, each fits a room, and each begins at a multiple of 16 bytes.
+    /// The parts of all pieces are all elements once, each fits a room, and each begins at a
+    /// multiple of 16 bytes.
     #[test]
     fn parts_cover_the_elements() {
         for (size, len, bytes) in
@@ -344,8 +351,8 @@ mod tests {
             Self { open, opened }
         }
 
-        /// Has the stream stand here until it is opened, which fails the test after a time. Waits until it stands there:
-        /// the functions of a device that has failed are not called.
+        /// Has the stream stand here until it is opened, which fails the test after a time. Waits
+        /// until it stands there: the functions of a device that has failed are not called.
         fn hold<S: LiveBrand>(self, stream: &Stream<S>, what: &'static str) -> Sender<()> {
             let (Self { open, opened }, (tell, told)) = (self, channel());
             let hold = move || {
@@ -373,12 +380,12 @@ mod tests {
         (0..size).map(|_| Device::new_cpu().unwrap()).collect()
     }
 
-    fn options(piece: usize) -> Options {
-        Options { backend: Backend::Peer, piece, timeout: LONG, ..Options::default() }
+    fn options(piece: usize) -> WorldOptions {
+        WorldOptions { backend: Backend::Peer, piece, timeout: LONG, ..WorldOptions::default() }
     }
 
-    /// The sum of a bucket stands until the next bucket has been copied, the way back of both until both are summed, and the
-    /// communicator's stream until both are back.
+    /// The sum of a bucket stands until the next bucket has been copied, the way back of both until
+    /// both are summed, and the communicator's stream until both are back.
     #[test]
     fn copies_of_a_bucket_run_beside_the_sum_of_the_one_before() {
         let all = Barrier::new(2);
@@ -413,8 +420,8 @@ mod tests {
         ended.into_iter().for_each(|ended| ended.unwrap());
     }
 
-    /// The rooms of a piece serve again once its result is out of them: while the way back stands, the copies of as many
-    /// pieces as there are rooms are done, and not one more.
+    /// The rooms of a piece serve again once its result is out of them: while the way back stands,
+    /// the copies of as many pieces as there are rooms are done, and not one more.
     #[test]
     fn rooms_are_filled_again_once_they_are_empty() {
         let all = Barrier::new(2);
@@ -440,8 +447,8 @@ mod tests {
         ended.into_iter().for_each(|ended| ended.unwrap());
     }
 
-    /// If an operation fails on its way, the communicator's stream still comes after what was enqueued for it. So the
-    /// elements are not freed while they are copied.
+    /// If an operation fails on its way, the communicator's stream still comes after what was
+    /// enqueued for it. So the elements are not freed while they are copied.
     #[test]
     fn elements_outlive_the_copies_of_an_operation_that_fails() {
         let (outside, all) = (Device::new_cpu().unwrap(), Barrier::new(2));

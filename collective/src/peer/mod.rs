@@ -1,14 +1,16 @@
-//! Ranks of one process whose bytes go from device to device: by peer copies, and by our own kernels where elements are
-//! reduced.
+//! Ranks of one process whose bytes go from device to device: by peer copies, and by our own
+//! kernels where elements are reduced.
 //!
-//! **Memory that is sent changes hands.** A rank copies a piece into a buffer of its own device, records an event behind
-//! the copy, and posts both. The other rank waits for the event on its stream, copies, and drops the buffer or posts it
-//! back. So the types of thalweg order all uses, nothing here is unsafe, and no stream waits for an event that nobody has
-//! recorded. For this a call waits on the host until the ranks that it needs have come to the same call.
+//! **A send transfers ownership of a device buffer.** A rank copies a piece into a buffer of its
+//! own device, records an event behind the copy, and posts both. The other rank waits for the event
+//! on its stream, copies, and drops the buffer or posts it back. So the types of thalweg order all
+//! uses, nothing here is unsafe, and no stream waits for an event that nobody has recorded. For
+//! this a call waits on the host until the ranks that it needs have come to the same call.
 //!
-//! **A sum** takes the way of [`engine`](crate::engine): rank `k` gets piece `k` of every rank, reduces them in the order
-//! of the ranks, and writes the result into the buffers that it was sent, which go back. A sum for all ranks does this in
-//! pieces and on streams of its own: see [`copies`].
+//! **A sum** takes the way of [`engine`](crate::engine): rank `k` gets piece `k` of every rank,
+//! reduces them in the order of the ranks, and writes the result into the buffers that it was sent,
+//! which go back. A sum for all ranks does this in pieces and on streams of its own: see
+//! [`copies`].
 
 mod copies;
 mod watch;
@@ -18,16 +20,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use thalweg::{Device, DeviceBuffer, DeviceKind, DeviceSlice, Event, LiveBrand, On, PeerBuffer, Stream};
-use thalweg_kernels::collective::{Fold, reduce};
+use thalweg_kernels::collective::{ReduceOp, reduce};
 
-use crate::element::{Element, Op};
+use crate::element::{CollectiveElement, Op};
 use crate::engine::mismatch;
 use crate::error::{Error, Failure, Result};
 use crate::exchange::{Exchange, Missing};
-use crate::head::{Call, Code};
+use crate::header::{Call, Code};
 use crate::lock;
-use crate::member::Keep;
 use crate::options::Backend;
+use crate::rank_handle::RankShared;
 use crate::store::LONGEST_WAIT;
 use copies::Copies;
 use watch::Watch;
@@ -35,41 +37,48 @@ use watch::Watch;
 /// The operations of a rank in one process with the others.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    keep: Arc<Keep>,
+    rank_shared: Arc<RankShared>,
     exchange: Arc<Exchange>,
     /// Made for the first sum of all ranks. The calls of a rank lock it one after another.
     pub(crate) copies: Mutex<Option<Copies>>,
     watch: Watch,
 }
 
-/// Says whether the ranks use peer copies: if the options ask for them, or if all ranks of this process have a GPU each
-/// and NCCL does not serve them.
+/// Says whether the ranks use peer copies: if the options ask for them, or if all ranks of this
+/// process have a GPU each and NCCL does not serve them.
 ///
 /// # Errors
-/// The options ask for them, and the ranks are not in one process; or the ranks do not come in time.
-pub(crate) fn connect(keep: &Arc<Keep>, device: Device) -> Result<Option<Peer>> {
-    let failed = |reason: String| Error::Join { rank: keep.rank, reason };
-    let Some(exchange) = keep.seat.as_ref().map(|seat| seat.exchange.clone()).filter(|_| keep.size > 1) else {
-        return match keep.options.backend {
-            Backend::Peer if keep.size > 1 => Err(failed("peer copies are for ranks of one process".to_owned())),
+/// The options ask for them, and the ranks are not in one process; or the ranks do not come in
+/// time.
+pub(crate) fn connect(rank_shared: &Arc<RankShared>, device: Device) -> Result<Option<Peer>> {
+    let failed = |reason: String| Error::Connect { rank: rank_shared.rank, reason };
+    let Some(exchange) = rank_shared.slot.as_ref().map(|slot| slot.exchange.clone()).filter(|_| rank_shared.size > 1)
+    else {
+        return match rank_shared.options.backend {
+            Backend::Peer if rank_shared.size > 1 => Err(failed("peer copies are for ranks of one process".to_owned())),
             _ => Ok(None),
         };
     };
     let peer = |exchange: Arc<Exchange>| {
-        let watch = Watch::new(keep.rank, keep.options.timeout, keep.fate.clone(), exchange.clone())?;
-        Ok(Some(Peer { keep: keep.clone(), exchange, copies: Mutex::default(), watch }))
+        let watch = Watch::new(
+            rank_shared.rank,
+            rank_shared.options.timeout,
+            rank_shared.failure_state.clone(),
+            exchange.clone(),
+        )?;
+        Ok(Some(Peer { rank_shared: rank_shared.clone(), exchange, copies: Mutex::default(), watch }))
     };
-    match keep.options.backend {
+    match rank_shared.options.backend {
         Backend::Host | Backend::Nccl => return Ok(None),
         Backend::Peer => return peer(exchange),
         Backend::Auto => {}
     }
-    let key = |rank: usize| format!("thalweg/peer/{}{rank}", keep.tag);
+    let key = |rank: usize| format!("thalweg/peer/{}{rank}", rank_shared.tag);
     let cuda = device.kind() == DeviceKind::Cuda;
-    keep.store.set(&key(keep.rank), if cuda { b"+" } else { b"-" })?;
-    let deadline = Instant::now() + keep.options.join.min(LONGEST_WAIT);
-    for rank in 0..if cuda { keep.size } else { 0 } {
-        let value = keep.store.wait(&key(rank), deadline.saturating_duration_since(Instant::now()));
+    rank_shared.store.set(&key(rank_shared.rank), if cuda { b"+" } else { b"-" })?;
+    let deadline = Instant::now() + rank_shared.options.connect_timeout.min(LONGEST_WAIT);
+    for rank in 0..if cuda { rank_shared.size } else { 0 } {
+        let value = rank_shared.store.wait(&key(rank), deadline.saturating_duration_since(Instant::now()));
         if value.map_err(|why| failed(format!("rank {rank} makes no communicator: {why}")))? != b"+" {
             return Ok(None);
         }
@@ -86,7 +95,7 @@ pub(crate) struct Run<'p, S> {
     deadline: Instant,
 }
 
-/// A buffer of another rank, on this rank's stream.
+/// A peer's buffer, borrowed on this rank's stream.
 type Lent<S, T> = (usize, On<S, PeerBuffer<T>>);
 
 /// A rank's part of a reduction, and the buffers that came to it.
@@ -95,20 +104,21 @@ type Reduced<S, T> = (On<S, DeviceBuffer<T>>, Vec<Lent<S, T>>);
 impl Peer {
     /// Begins an operation, and compares it with what the other ranks call.
     pub(crate) fn begin<S: LiveBrand>(&self, s: Stream<S>, seq: u64, call: Call) -> Result<Run<'_, S>> {
-        let keep = &self.keep;
-        if let Some(ledger) = &keep.ledger
+        let rank_shared = &self.rank_shared;
+        if let Some(call_log) = &rank_shared.call_log
             && call.code != Code::Message
-            && let Err((first, theirs)) = ledger.call(seq, keep.rank, call)
+            && let Err((first, theirs)) = call_log.call(seq, rank_shared.rank, call)
         {
-            let calls = vec![(first, theirs.text()), (keep.rank, call.text())];
-            return Err(Error::Failed(keep.fate.fail(mismatch(seq, calls)).clone()));
+            let calls = vec![(first, theirs.text()), (rank_shared.rank, call.text())];
+            return Err(Error::Failed(rank_shared.failure_state.fail(mismatch(seq, calls)).clone()));
         }
-        let deadline = Instant::now() + keep.options.timeout.min(LONGEST_WAIT);
+        let deadline = Instant::now() + rank_shared.options.timeout.min(LONGEST_WAIT);
         Ok(Run { peer: self, s, seq, call, deadline })
     }
 
-    /// Reduces a bucket that has just been finished on another stream of this rank: see [`Copies::bucket`].
-    pub(crate) fn bucket<S: LiveBrand, F: LiveBrand, T: Element>(
+    /// Reduces a bucket that has just been finished on another stream of this rank: see
+    /// [`Copies::bucket`].
+    pub(crate) fn bucket<S: LiveBrand, F: LiveBrand, T: CollectiveElement>(
         &self,
         run: &Run<'_, S>,
         from: Stream<F>,
@@ -119,11 +129,11 @@ impl Peer {
 
     /// Compares one side of a message with the other.
     pub(crate) fn compare(&self, way: (usize, usize), sends: bool, seq: u64, call: Call) -> Result<()> {
-        let (keep, other) = (&self.keep, if sends { way.1 } else { way.0 });
-        match keep.ledger.as_ref().map(|ledger| ledger.message(way, sends, call)) {
+        let (rank_shared, other) = (&self.rank_shared, if sends { way.1 } else { way.0 });
+        match rank_shared.call_log.as_ref().map(|call_log| call_log.message(way, sends, call)) {
             Some(Err(theirs)) => {
-                let calls = vec![(keep.rank, call.text()), (other, theirs.text())];
-                Err(Error::Failed(keep.fate.fail(mismatch(seq, calls)).clone()))
+                let calls = vec![(rank_shared.rank, call.text()), (other, theirs.text())];
+                Err(Error::Failed(rank_shared.failure_state.fail(mismatch(seq, calls)).clone()))
             }
             _ => Ok(()),
         }
@@ -132,8 +142,8 @@ impl Peer {
 
 impl<S: LiveBrand> Run<'_, S> {
     /// Carries out an operation whose elements are all in `x`.
-    pub(crate) fn in_place<T: Element>(&self, x: &mut DeviceSlice<S, T>) -> Result<()> {
-        let rank = self.peer.keep.rank;
+    pub(crate) fn in_place<T: CollectiveElement>(&self, x: &mut DeviceSlice<S, T>) -> Result<()> {
+        let rank = self.peer.rank_shared.rank;
         self.watched(|| match self.call.code {
             Code::AllReduce => self.with_copies(|copies| copies.in_place(self, x)),
             Code::Reduce => self.reduce(x, false).and_then(|(result, lent)| {
@@ -152,12 +162,12 @@ impl<S: LiveBrand> Run<'_, S> {
     }
 
     /// Carries out an operation that reads `from` and writes `to`, as far as this rank has them.
-    pub(crate) fn apart<T: Element>(
+    pub(crate) fn apart<T: CollectiveElement>(
         &self,
         from: Option<&DeviceSlice<S, T>>,
         to: Option<&mut DeviceSlice<S, T>>,
     ) -> Result<()> {
-        let rank = self.peer.keep.rank;
+        let rank = self.peer.rank_shared.rank;
         self.watched(|| match (self.call.code, from, to) {
             (Code::AllReduce, Some(from), Some(to)) => {
                 self.s.copy(from, to)?;
@@ -227,28 +237,28 @@ impl<S: LiveBrand> Run<'_, S> {
         }
     }
 
-    pub(crate) fn keep(&self) -> &Keep {
-        &self.peer.keep
+    pub(crate) fn rank_shared(&self) -> &RankShared {
+        &self.peer.rank_shared
     }
 
     pub(crate) fn stream(&self) -> Stream<S> {
         self.s
     }
 
-    pub(crate) fn fold(&self) -> Fold {
+    pub(crate) fn fold(&self) -> ReduceOp {
         match self.call.op {
-            Some(Op::Mean) => Fold::Mean,
-            Some(Op::Min) => Fold::Min,
-            Some(Op::Max) => Fold::Max,
-            _ => Fold::Sum,
+            Some(Op::Mean) => ReduceOp::Mean,
+            Some(Op::Min) => ReduceOp::Min,
+            Some(Op::Max) => ReduceOp::Max,
+            _ => ReduceOp::Sum,
         }
     }
 
-    /// If the device cannot carry the operation out, the ranks fail: the others wait for what it would have posted. If it
-    /// cannot because they have failed, that is the error.
+    /// If the device cannot carry the operation out, the ranks fail: the others wait for what it
+    /// would have posted. If it cannot because they have failed, that is the error.
     fn or_fail<R>(&self, done: Result<R>) -> Result<R> {
         let Err(Error::Device(error)) = done else { return done };
-        if let Some(failure) = self.peer.keep.fate.failure() {
+        if let Some(failure) = self.peer.rank_shared.failure_state.failure() {
             return Err(Error::Failed(failure.clone()));
         }
         self.abandoned();
@@ -257,24 +267,28 @@ impl<S: LiveBrand> Run<'_, S> {
 
     /// Fails the ranks because this one cannot carry the operation out.
     pub(crate) fn abandoned(&self) -> Error {
-        let Keep { rank, fate, .. } = &*self.peer.keep;
+        let RankShared { rank, failure_state, .. } = &*self.peer.rank_shared;
         let failure = Failure::Abandoned { rank: *rank, seq: self.seq, op: self.call.text() };
-        Error::Failed(fate.fail(failure).clone())
+        Error::Failed(failure_state.fail(failure).clone())
     }
 
-    fn part<'x, T: Element>(&self, x: &'x DeviceSlice<S, T>, part: Range<usize>) -> Result<&'x DeviceSlice<S, T>> {
+    fn part<'x, T: CollectiveElement>(
+        &self,
+        x: &'x DeviceSlice<S, T>,
+        part: Range<usize>,
+    ) -> Result<&'x DeviceSlice<S, T>> {
         Ok(x.slice(part).map_err(thalweg::Error::from)?)
     }
 
     /// The other ranks, from the next one on, so that not all send to the same one first.
     fn others(&self) -> impl Iterator<Item = usize> + use<S> {
-        let Keep { rank, size, .. } = *self.peer.keep;
+        let RankShared { rank, size, .. } = *self.peer.rank_shared;
         (1..size).map(move |k| (rank + k) % size)
     }
 
     /// The elements of piece `k` of `count`.
     fn piece(&self, k: usize) -> Range<usize> {
-        let at = |k: usize| (self.call.count as u128 * k as u128 / self.peer.keep.size as u128) as usize;
+        let at = |k: usize| (self.call.count as u128 * k as u128 / self.peer.rank_shared.size as u128) as usize;
         at(k)..at(k + 1)
     }
 
@@ -284,7 +298,7 @@ impl<S: LiveBrand> Run<'_, S> {
     }
 
     /// Sends a copy of these elements.
-    fn send<T: Element>(&self, to: usize, x: &DeviceSlice<S, T>) -> Result<()> {
+    fn send<T: CollectiveElement>(&self, to: usize, x: &DeviceSlice<S, T>) -> Result<()> {
         let mut copy = self.s.alloc::<T>(x.len())?;
         self.s.copy(x, &mut copy)?;
         let event = self.s.record(copy).map_err(thalweg::Error::from)?;
@@ -294,12 +308,12 @@ impl<S: LiveBrand> Run<'_, S> {
 
     /// Posts something for another rank.
     pub(crate) fn post<M: Send + 'static>(&self, to: usize, what: M) {
-        self.peer.exchange.post(self.peer.keep.rank, to, Box::new(what));
+        self.peer.exchange.post(self.peer.rank_shared.rank, to, Box::new(what));
     }
 
     /// Takes what a rank posted.
     pub(crate) fn take<M: 'static>(&self, from: usize) -> Result<M> {
-        let Keep { rank, fate, options, .. } = &*self.peer.keep;
+        let RankShared { rank, failure_state, options, .. } = &*self.peer.rank_shared;
         let (seq, op) = (self.seq, self.call.text());
         let failure = match self.peer.exchange.take(from, *rank, self.deadline) {
             Ok(what) => match what.downcast::<M>() {
@@ -309,25 +323,26 @@ impl<S: LiveBrand> Run<'_, S> {
             },
             Err(Missing::Late) => Failure::Timeout { seq, op, lagging: vec![from], waited: options.timeout },
             Err(Missing::Left) => Failure::LeftEarly { rank: from, seq, op },
-            Err(Missing::Aborted) => fate.failure().cloned().unwrap_or(Failure::Gone { rank: from, seq, op }),
+            Err(Missing::Aborted) => failure_state.failure().cloned().unwrap_or(Failure::Gone { rank: from, seq, op }),
         };
-        Err(Error::Failed(fate.fail(failure).clone()))
+        Err(Error::Failed(failure_state.fail(failure).clone()))
     }
 
-    fn wait<T: Element>(&self, from: usize) -> Result<On<S, PeerBuffer<T>>> {
+    fn wait<T: CollectiveElement>(&self, from: usize) -> Result<On<S, PeerBuffer<T>>> {
         Ok(self.s.wait(self.take::<Event<PeerBuffer<T>>>(from)?).map_err(thalweg::Error::from)?)
     }
 
     /// Receives what a rank sent.
-    fn receive<T: Element>(&self, from: usize, to: &mut DeviceSlice<S, T>) -> Result<()> {
+    fn receive<T: CollectiveElement>(&self, from: usize, to: &mut DeviceSlice<S, T>) -> Result<()> {
         let sent = self.wait::<T>(from)?;
         Ok(self.s.copy_from_peer(&sent, to)?)
     }
 
-    /// The first half of a reduction: sends each rank its part of `x`, reduces this rank's parts of all, and gives the
-    /// result with the buffers that the others sent. `blocks` says whether a part is a block or a piece.
-    fn reduce<T: Element>(&self, x: &DeviceSlice<S, T>, blocks: bool) -> Result<Reduced<S, T>> {
-        let Keep { rank, size, .. } = *self.peer.keep;
+    /// The first half of a reduction: sends each rank its part of `x`, reduces this rank's parts of
+    /// all, and gives the result with the buffers that the others sent. `blocks` says whether a
+    /// part is a block or a piece.
+    fn reduce<T: CollectiveElement>(&self, x: &DeviceSlice<S, T>, blocks: bool) -> Result<Reduced<S, T>> {
+        let RankShared { rank, size, .. } = *self.peer.rank_shared;
         let part = |k: usize| if blocks { self.block(k) } else { self.piece(k) };
         for to in self.others() {
             self.send(to, self.part(x, part(to))?)?;
@@ -350,8 +365,9 @@ impl<S: LiveBrand> Run<'_, S> {
         Ok((result, lent))
     }
 
-    /// The second half of a reduction to all ranks, or to one: gives the result back in the buffers that were sent.
-    fn give<T: Element>(&self, result: &DeviceSlice<S, T>, lent: Vec<Lent<S, T>>) -> Result<()> {
+    /// The second half of a reduction to all ranks, or to one: gives the result back in the buffers
+    /// that were sent.
+    fn give<T: CollectiveElement>(&self, result: &DeviceSlice<S, T>, lent: Vec<Lent<S, T>>) -> Result<()> {
         for (to, mut buffer) in lent {
             if self.call.root.is_none_or(|root| root == to) {
                 self.s.copy_to_peer(result, &mut buffer)?;
@@ -363,8 +379,8 @@ impl<S: LiveBrand> Run<'_, S> {
     }
 
     /// Puts the results of all pieces together: this rank's own, and those that come back.
-    fn collect<T: Element>(&self, result: &DeviceSlice<S, T>, to: &mut DeviceSlice<S, T>) -> Result<()> {
-        let own = self.piece(self.peer.keep.rank);
+    fn collect<T: CollectiveElement>(&self, result: &DeviceSlice<S, T>, to: &mut DeviceSlice<S, T>) -> Result<()> {
+        let own = self.piece(self.peer.rank_shared.rank);
         self.s.copy(result, to.slice_mut(own).map_err(thalweg::Error::from)?)?;
         for from in self.others() {
             let back = self.take::<Event<PeerBuffer<T>>>(from)?.map_local();
@@ -375,12 +391,12 @@ impl<S: LiveBrand> Run<'_, S> {
     }
 
     /// Sends these elements to all other ranks.
-    fn share<T: Element>(&self, x: &DeviceSlice<S, T>) -> Result<()> {
+    fn share<T: CollectiveElement>(&self, x: &DeviceSlice<S, T>) -> Result<()> {
         self.others().try_for_each(|to| self.send(to, x))
     }
 
     /// Receives a block of each other rank.
-    fn blocks<T: Element>(&self, to: &mut DeviceSlice<S, T>) -> Result<()> {
+    fn blocks<T: CollectiveElement>(&self, to: &mut DeviceSlice<S, T>) -> Result<()> {
         for from in self.others() {
             self.receive(from, to.slice_mut(self.block(from)).map_err(thalweg::Error::from)?)?;
         }

@@ -1,9 +1,9 @@
 //! The watchdog of operations by peer copies.
 //!
-//! A call waits on the host until the other ranks have called the same, so it notices ranks that do not call. This thread
-//! notices those that have called, but whose device does not come to the operation: it looks at an event where an operation has
-//! its turn and at one behind it. It cannot end what a device waits for, so streams stay blocked as long as the
-//! device of that rank is.
+//! A call waits on the host until the other ranks have called the same, so it notices ranks that do
+//! not call. This thread notices those that have called, but whose device does not come to the
+//! operation: it looks at an event where an operation has its turn and at one behind it. It cannot
+//! end what a device waits for, so streams stay blocked as long as the device of that rank is.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -15,11 +15,11 @@ use thalweg::{DeviceBuffer, Event, beside_captures};
 
 use crate::error::{Failure, Result};
 use crate::exchange::Exchange;
-use crate::fate::Fate;
-use crate::head::Call;
+use crate::failure_state::FailureState;
+use crate::header::Call;
 use crate::lock;
 
-/// How often the watchdog looks.
+/// The time between two looks of the watchdog.
 const TICK: Duration = Duration::from_millis(20);
 
 /// A point of a stream.
@@ -33,7 +33,7 @@ pub(crate) struct Watch(Arc<Shared>);
 struct Shared {
     rank: usize,
     timeout: Duration,
-    fate: Arc<Fate>,
+    failure_state: Arc<FailureState>,
     exchange: Arc<Exchange>,
     state: Mutex<State>,
     changed: Condvar,
@@ -55,9 +55,14 @@ struct Watched {
 }
 
 impl Watch {
-    pub(crate) fn new(rank: usize, timeout: Duration, fate: Arc<Fate>, exchange: Arc<Exchange>) -> Result<Self> {
+    pub(crate) fn new(
+        rank: usize,
+        timeout: Duration,
+        failure_state: Arc<FailureState>,
+        exchange: Arc<Exchange>,
+    ) -> Result<Self> {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { rank, timeout, fate, exchange, state, changed });
+        let shared = Arc::new(Shared { rank, timeout, failure_state, exchange, state, changed });
         let run = shared.clone();
         let thread = thread::Builder::new().name("thalweg peer".to_owned());
         let thread = thread.spawn(move || beside_captures(|| run.patrol()));
@@ -95,22 +100,23 @@ impl Shared {
                 return;
             }
             state = self.changed.wait_timeout(state, TICK).unwrap_or_else(PoisonError::into_inner).0;
-            if self.fate.failure().is_some() {
+            if self.failure_state.failure().is_some() {
                 return;
             }
             let own = &self.exchange.turns[self.rank];
             while let Some(first) = state.pending.front()
-                && first.end.as_ref().is_some_and(Event::has_passed)
+                && first.end.as_ref().is_some_and(Event::is_known_complete)
             {
                 own.fetch_max(first.seq, Ordering::AcqRel);
                 state.pending.pop_front();
             }
-            let Some(first) = state.pending.front().filter(|first| first.end.is_some() && first.turn.has_passed())
+            let Some(first) =
+                state.pending.front().filter(|first| first.end.is_some() && first.turn.is_known_complete())
             else {
                 current = None;
                 continue;
             };
-            for other in state.pending.iter().take_while(|other| other.turn.has_passed()) {
+            for other in state.pending.iter().take_while(|other| other.turn.is_known_complete()) {
                 own.fetch_max(other.seq, Ordering::AcqRel);
             }
             let (seq, since) = *current.filter(|(seq, _)| *seq == first.seq).get_or_insert((first.seq, Instant::now()));
@@ -124,7 +130,7 @@ impl Shared {
                 // If all have come to it, nobody knows who holds it up.
                 let any = late.iter().any(|(_, late)| *late);
                 let lagging = late.into_iter().filter(|(_, late)| *late || !any).map(|(rank, _)| rank).collect();
-                self.fate.fail(Failure::Timeout { seq, op, lagging, waited: self.timeout });
+                self.failure_state.fail(Failure::Timeout { seq, op, lagging, waited: self.timeout });
                 return;
             }
         }

@@ -1,7 +1,8 @@
 //! The store: a small table of keys and values through which ranks find one another.
 //!
-//! A request is one message (`wire`): a byte for its kind, then its fields, with numbers in 8 bytes,
-//! the least first, and texts with their length. The answer is a byte for its kind and its fields.
+//! A request is one message (`wire`): a byte for its kind, then its fields, with numbers in 8
+//! bytes, the least first, and texts with their length. The answer is a byte for its kind and its
+//! fields.
 
 mod server;
 mod table;
@@ -14,15 +15,15 @@ use std::time::{Duration, Instant};
 
 pub use server::StoreServer;
 
+use crate::codec::{self, Fields, GREETING, Parse};
 use crate::error::StoreError;
 use crate::greeting;
 use crate::lock;
-use crate::wire::{self, Fields, GREETING, Parse};
 use table::Table;
 
 /// The limits of a store.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct StoreLimits {
     /// Bytes of a key.
     pub key: usize,
     /// Bytes of a value. A message has at most 2 MiB.
@@ -38,7 +39,7 @@ pub struct Limits {
     pub ranks: usize,
 }
 
-impl Default for Limits {
+impl Default for StoreLimits {
     /// 256 bytes for a key, 64 KiB for a value, 65536 entries of 64 MiB in all, 4096 connections,
     /// 2048 ranks.
     fn default() -> Self {
@@ -49,12 +50,12 @@ impl Default for Limits {
 #[derive(Debug, PartialEq)]
 enum Request {
     Set { key: String, value: Vec<u8> },
-    SetFirst { key: String, value: Vec<u8> },
+    SetIfAbsent { key: String, value: Vec<u8> },
     Get { key: String },
     Add { key: String, more: i64 },
     Delete { key: String },
     Wait { key: String, timeout: Duration },
-    Meet { name: String, rank: usize, size: usize, part: Vec<u8>, timeout: Duration },
+    AllGather { name: String, rank: usize, size: usize, part: Vec<u8>, timeout: Duration },
 }
 
 /// The longest wait of one request.
@@ -66,12 +67,12 @@ impl Request {
         let millis = |timeout: &Duration| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         match self {
             Self::Set { key, value } => start(0, key).bytes(value),
-            Self::SetFirst { key, value } => start(1, key).bytes(value),
+            Self::SetIfAbsent { key, value } => start(1, key).bytes(value),
             Self::Get { key } => start(2, key),
             Self::Add { key, more } => start(3, key).number(more.cast_unsigned()),
             Self::Delete { key } => start(4, key),
             Self::Wait { key, timeout } => start(5, key).number(millis(timeout)),
-            Self::Meet { name, rank, size, part, timeout } => {
+            Self::AllGather { name, rank, size, part, timeout } => {
                 start(6, name).number(*rank as u64).number(*size as u64).bytes(part).number(millis(timeout))
             }
         }
@@ -84,14 +85,14 @@ impl Request {
         let timeout = |p: &mut Parse<'_>| p.number().map(|ms| Duration::from_millis(ms).min(LONGEST_WAIT));
         let request = match kind {
             0 => Self::Set { key, value: p.bytes()?.to_vec() },
-            1 => Self::SetFirst { key, value: p.bytes()?.to_vec() },
+            1 => Self::SetIfAbsent { key, value: p.bytes()?.to_vec() },
             2 => Self::Get { key },
             3 => Self::Add { key, more: p.number()?.cast_signed() },
             4 => Self::Delete { key },
             5 => Self::Wait { key, timeout: timeout(&mut p)? },
             6 => {
                 let (rank, size) = (p.size()?, p.size()?);
-                Self::Meet { name: key, rank, size, part: p.bytes()?.to_vec(), timeout: timeout(&mut p)? }
+                Self::AllGather { name: key, rank, size, part: p.bytes()?.to_vec(), timeout: timeout(&mut p)? }
             }
             _ => return None,
         };
@@ -150,17 +151,17 @@ impl Answer {
 }
 
 /// A store, of this process or behind a connection. Clones share it; one request of a connection is
-/// under way at a time, so a thread that waits for long takes a [`reconnected`](Self::reconnected)
+/// under way at a time, so a thread that waits for long takes a [`reconnect`](Self::reconnect)
 /// one.
 ///
 /// ```
 /// use std::time::Duration;
-/// use thalweg_collective::{Limits, Store, StoreServer};
+/// use thalweg_collective::{StoreLimits, Store, StoreServer};
 ///
-/// let server = StoreServer::bind("127.0.0.1:0", b"secret", Limits::default())?;
+/// let server = StoreServer::bind("127.0.0.1:0", b"secret", StoreLimits::default())?;
 /// let store = Store::connect(server.address(), b"secret", Duration::from_secs(10))?;
-/// store.set("colour", b"blue")?;
-/// assert_eq!(store.get("colour")?, Some(b"blue".to_vec()));
+/// store.set("color", b"blue")?;
+/// assert_eq!(store.get("color")?, Some(b"blue".to_vec()));
 /// assert_eq!(store.add("count", 2)? + store.add("count", 3)?, 2 + 5);
 ///
 /// // Both ranks get what both bring.
@@ -195,7 +196,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 impl Store {
     /// Makes a store for threads of this process.
     pub fn local() -> Self {
-        Self(Arc::new(Kind::Local(Table::new(Limits::default()))))
+        Self(Arc::new(Kind::Local(Table::new(StoreLimits::default()))))
     }
 
     /// Connects to a [`StoreServer`], which may not listen yet: tries again until the timeout.
@@ -245,7 +246,7 @@ impl Store {
         greeting::check_secret(address.ip(), secret)?;
         let connect = || {
             let socket = TcpStream::connect_timeout(&address, PATIENCE)?;
-            wire::prepare(&socket)?;
+            codec::prepare(&socket)?;
             greeting::greet(&socket, secret, b"store", Instant::now() + GREETING)?;
             let local = socket.local_addr()?.ip();
             Ok((socket, local))
@@ -262,7 +263,7 @@ impl Store {
     ///
     /// # Errors
     /// The store is gone.
-    pub fn reconnected(&self) -> Result<Self, StoreError> {
+    pub fn reconnect(&self) -> Result<Self, StoreError> {
         match &*self.0 {
             Kind::Local(_) => Ok(self.clone()),
             Kind::Remote(remote) => {
@@ -303,14 +304,14 @@ impl Store {
             Kind::Remote(remote) => remote,
         };
         let message = request.encode();
-        if message.len() > wire::LONGEST {
+        if message.len() > codec::LONGEST {
             return Err(StoreError::Refused { reason: format!("a request of {} bytes is too long", message.len()) });
         }
         let mut socket = lock(&remote.socket);
         let gone = |reason: String| StoreError::Gone { reason };
         let open = socket.as_ref().ok_or_else(|| gone("an earlier request failed".to_owned()))?;
         let deadline = Instant::now() + waits.min(LONGEST_WAIT) + PATIENCE;
-        let answered = wire::write_message(open, &message).and_then(|()| wire::read_message(open, deadline));
+        let answered = codec::write_message(open, &message).and_then(|()| codec::read_message(open, deadline));
         let answer = match answered.map(|message| Answer::decode(&message)) {
             Ok(Some(answer)) => return answer,
             Ok(None) => gone("its answer has no known form".to_owned()),
@@ -323,7 +324,7 @@ impl Store {
     /// Sets a value.
     ///
     /// # Errors
-    /// The store is gone, or its [`Limits`] do not allow the entry.
+    /// The store is gone, or its [`StoreLimits`] do not allow the entry.
     pub fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         self.ask(&Request::Set { key: key.to_owned(), value: value.to_vec() }, Duration::ZERO).map(drop)
     }
@@ -333,8 +334,8 @@ impl Store {
     ///
     /// # Errors
     /// The errors of [`set`](Self::set).
-    pub fn set_first(&self, key: &str, value: &[u8]) -> Result<Vec<u8>, StoreError> {
-        let request = Request::SetFirst { key: key.to_owned(), value: value.to_vec() };
+    pub fn set_if_absent(&self, key: &str, value: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let request = Request::SetIfAbsent { key: key.to_owned(), value: value.to_vec() };
         self.value(&request, Duration::ZERO)?.ok_or_else(odd)
     }
 
@@ -382,7 +383,7 @@ impl Store {
     ///
     /// # Errors
     /// Ranks do not come in time, `size` differs, or the errors of [`set`](Self::set).
-    pub fn meet(
+    pub fn all_gather(
         &self,
         name: &str,
         rank: usize,
@@ -390,7 +391,7 @@ impl Store {
         part: &[u8],
         timeout: Duration,
     ) -> Result<Vec<Vec<u8>>, StoreError> {
-        let request = Request::Meet { name: name.to_owned(), rank, size, part: part.to_vec(), timeout };
+        let request = Request::AllGather { name: name.to_owned(), rank, size, part: part.to_vec(), timeout };
         match self.ask(&request, timeout)? {
             Answer::All(all) => Ok(all),
             Answer::Missing(missing) => Err(StoreError::Missing { name: name.to_owned(), missing, waited: timeout }),
@@ -401,9 +402,9 @@ impl Store {
     /// Waits until every rank has called this with the same name.
     ///
     /// # Errors
-    /// The errors of [`meet`](Self::meet).
+    /// The errors of [`all_gather`](Self::all_gather).
     pub fn barrier(&self, name: &str, rank: usize, size: usize, timeout: Duration) -> Result<(), StoreError> {
-        self.meet(name, rank, size, &[], timeout).map(drop)
+        self.all_gather(name, rank, size, &[], timeout).map(drop)
     }
 
     fn value(&self, request: &Request, waits: Duration) -> Result<Option<Vec<u8>>, StoreError> {
@@ -419,13 +420,13 @@ fn answer(table: &Table, request: &Request, interrupted: impl FnMut() -> bool) -
     let after = |timeout: &Duration| Instant::now() + (*timeout).min(LONGEST_WAIT);
     Ok(match request {
         Request::Set { key, value } => table.set(key, value.clone()).map(|()| Answer::Value(None))?,
-        Request::SetFirst { key, value } => Answer::Value(Some(table.set_first(key, value.clone())?)),
+        Request::SetIfAbsent { key, value } => Answer::Value(Some(table.set_if_absent(key, value.clone())?)),
         Request::Get { key } => Answer::Value(table.get(key)?),
         Request::Add { key, more } => Answer::Number(table.add(key, *more)?),
         Request::Delete { key } => Answer::Number(table.delete(key)?.into()),
         Request::Wait { key, timeout } => Answer::Value(table.wait(key, after(timeout), interrupted)?),
-        Request::Meet { name, rank, size, part, timeout } => {
-            table.meet(name, (*rank, *size), part.clone(), after(timeout), interrupted)?
+        Request::AllGather { name, rank, size, part, timeout } => {
+            table.all_gather(name, (*rank, *size), part.clone(), after(timeout), interrupted)?
         }
     })
 }
@@ -456,12 +457,12 @@ mod tests {
         let (key, ms) = ("a key".to_owned(), Duration::from_millis(1500));
         let requests = [
             Request::Set { key: key.clone(), value: vec![1, 2, 3] },
-            Request::SetFirst { key: key.clone(), value: vec![] },
+            Request::SetIfAbsent { key: key.clone(), value: vec![] },
             Request::Get { key: key.clone() },
             Request::Add { key: key.clone(), more: -5 },
             Request::Delete { key: key.clone() },
             Request::Wait { key: key.clone(), timeout: ms },
-            Request::Meet { name: key, rank: 1, size: 3, part: vec![7; 5], timeout: ms },
+            Request::AllGather { name: key, rank: 1, size: 3, part: vec![7; 5], timeout: ms },
         ];
         for request in requests {
             let bytes = request.encode();
@@ -501,24 +502,25 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let long = Duration::from_secs(60);
         let server = std::thread::spawn(move || {
-            let strangers = greeting::Strangers::new(long, long);
+            let unauthenticated_peers = greeting::UnauthenticatedPeers::new(long, long);
             let mut open = Vec::new();
             for cut_off in [false, true, true, false, true, true, true] {
                 let (socket, _) = listener.accept().unwrap();
                 if !cut_off {
-                    let stranger = strangers.enter(&socket).unwrap();
-                    stranger.welcome(&socket, b"s", b"store", |_| Ok(())).unwrap();
+                    let unauthenticated = unauthenticated_peers.enter(&socket).unwrap();
+                    unauthenticated.authenticate(&socket, b"s", b"store", |_| Ok(())).unwrap();
                     open.push(socket);
                 }
             }
         });
         let store = Store::connect(address, b"s", long).unwrap();
-        assert!(store.reconnected().is_ok());
-        assert!(matches!(store.reconnected(), Err(StoreError::Gone { .. })), "not for ever");
+        assert!(store.reconnect().is_ok());
+        assert!(matches!(store.reconnect(), Err(StoreError::Gone { .. })), "not for ever");
         server.join().unwrap();
     }
 
-    /// Whether a caller that waits is still there may take long to find out. The others do not wait for it.
+    /// Whether a caller that waits is still there may take long to find out. The others do not wait
+    /// for it.
     #[test]
     fn callers_that_wait_do_not_hold_up_the_table() {
         let store = Store::local();
@@ -558,7 +560,8 @@ mod tests {
                 let store = &store;
                 threads.spawn(move || {
                     for round in 0..50u8 {
-                        let all = store.meet("m", rank, 3, &[round, rank as u8], Duration::from_secs(20)).unwrap();
+                        let all =
+                            store.all_gather("m", rank, 3, &[round, rank as u8], Duration::from_secs(20)).unwrap();
                         assert_eq!(all, [[round, 0], [round, 1], [round, 2]]);
                     }
                 });
@@ -567,17 +570,17 @@ mod tests {
         assert_eq!(table.holds(), (0, 0));
         // One that is under way has its size.
         std::thread::scope(|threads| {
-            let waits = threads.spawn(|| store.meet("m", 0, 2, b"0", Duration::from_secs(20)).unwrap());
+            let waits = threads.spawn(|| store.all_gather("m", 0, 2, b"0", Duration::from_secs(20)).unwrap());
             while table.holds().0 == 0 {
                 std::thread::yield_now();
             }
-            assert!(matches!(store.meet("m", 1, 3, b"", Duration::ZERO), Err(StoreError::Refused { .. })));
-            assert_eq!(store.meet("m", 1, 2, b"1", Duration::ZERO).unwrap(), waits.join().unwrap());
+            assert!(matches!(store.all_gather("m", 1, 3, b"", Duration::ZERO), Err(StoreError::Refused { .. })));
+            assert_eq!(store.all_gather("m", 1, 2, b"1", Duration::ZERO).unwrap(), waits.join().unwrap());
         });
         // Who gives up is not there any more for those who come later.
-        assert!(store.meet("m", 1, 2, &[1; 9], Duration::ZERO).is_err());
+        assert!(store.all_gather("m", 1, 2, &[1; 9], Duration::ZERO).is_err());
         assert_eq!(table.holds(), (0, 0));
-        let late = store.meet("m", 0, 2, b"", Duration::ZERO).unwrap_err();
+        let late = store.all_gather("m", 0, 2, b"", Duration::ZERO).unwrap_err();
         assert!(matches!(late, StoreError::Missing { missing, .. } if missing == [1]));
     }
 }

@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 use log::debug;
 
 use super::table::Table;
-use super::{Answer, Limits, Request, answer};
-use crate::greeting::{self, FIRST, Stranger, Strangers};
+use super::{Answer, Request, StoreLimits, answer};
+use crate::codec::{self, GREETING};
+use crate::greeting::{self, FIRST, UnauthenticatedPeer, UnauthenticatedPeers};
 use crate::lock;
-use crate::wire::{self, GREETING};
 
 /// A store that listens. Dropping it ends the store: every wait ends with
 /// [`StoreError::Gone`](crate::StoreError::Gone).
 ///
 /// It trusts nobody who does not know the secret, and even those who do cannot make it use memory
-/// without bound: keys, values, entries and connections have [`Limits`]. Connections that say
+/// without bound: keys, values, entries and connections have [`StoreLimits`]. Connections that say
 /// nothing are ended after a second, and if there are more than 64 of them, one at once: the oldest
 /// of the address that has the most. The traffic itself is neither encrypted nor signed after the
 /// greeting, so the network between the ranks must be a trusted one. `docs/distributed.md` has the
@@ -37,9 +37,9 @@ pub struct StoreServer {
 struct Shared {
     table: Table,
     secret: Vec<u8>,
-    limits: Limits,
+    limits: StoreLimits,
     closed: AtomicBool,
-    strangers: Arc<Strangers>,
+    unauthenticated: Arc<UnauthenticatedPeers>,
     open: Mutex<Open>,
 }
 
@@ -59,11 +59,16 @@ impl StoreServer {
     /// and the address is not a loopback address
     /// ([`StoreError::NoSecret`](crate::StoreError::NoSecret) inside of
     /// [`ErrorKind::InvalidInput`]).
-    pub fn bind(address: impl ToSocketAddrs, secret: &[u8], limits: Limits) -> io::Result<Self> {
-        Self::with(address, secret, limits, Strangers::new(FIRST, GREETING))
+    pub fn bind(address: impl ToSocketAddrs, secret: &[u8], limits: StoreLimits) -> io::Result<Self> {
+        Self::with(address, secret, limits, UnauthenticatedPeers::new(FIRST, GREETING))
     }
 
-    fn with(address: impl ToSocketAddrs, secret: &[u8], limits: Limits, strangers: Arc<Strangers>) -> io::Result<Self> {
+    fn with(
+        address: impl ToSocketAddrs,
+        secret: &[u8],
+        limits: StoreLimits,
+        unauthenticated_peers: Arc<UnauthenticatedPeers>,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         greeting::check_secret(address.ip(), secret).map_err(|why| io::Error::new(ErrorKind::InvalidInput, why))?;
@@ -72,7 +77,7 @@ impl StoreServer {
             secret: secret.to_vec(),
             limits,
             closed: AtomicBool::new(false),
-            strangers,
+            unauthenticated: unauthenticated_peers,
             open: Mutex::default(),
         });
         let run = shared.clone();
@@ -98,14 +103,14 @@ impl Shared {
                 thread::sleep(Duration::from_millis(10));
                 continue;
             };
-            let Ok(stranger) = self.strangers.enter(&socket) else { continue };
+            let Ok(unauthenticated) = self.unauthenticated.enter(&socket) else { continue };
             let mut open = lock(&self.open);
             open.threads.retain(|thread| !thread.is_finished());
             let id = open.next;
             open.next += 1;
             let shared = self.clone();
             let run = move || {
-                if let Err(why) = shared.serve(&socket, stranger, id) {
+                if let Err(why) = shared.serve(&socket, unauthenticated, id) {
                     debug!(target: "thalweg_collective::store", "a connection of {:?} ends: {why}", socket.peer_addr());
                 }
                 _ = socket.shutdown(Shutdown::Both);
@@ -131,9 +136,9 @@ impl Shared {
     }
 
     /// Answers the requests of one connection until it ends.
-    fn serve(&self, socket: &TcpStream, stranger: Stranger, id: u64) -> io::Result<()> {
-        wire::prepare(socket)?;
-        stranger.welcome(socket, &self.secret, b"store", |kept| self.admit(id, kept))?;
+    fn serve(&self, socket: &TcpStream, unauthenticated: UnauthenticatedPeer, id: u64) -> io::Result<()> {
+        codec::prepare(socket)?;
+        unauthenticated.authenticate(socket, &self.secret, b"store", |kept| self.admit(id, kept))?;
         loop {
             let mut len = [0; 4];
             // Between requests a connection may be idle for as long as it likes.
@@ -141,13 +146,13 @@ impl Shared {
                 return Ok(());
             }
             let deadline = Instant::now() + GREETING;
-            wire::read(socket, &mut len, deadline)?;
-            let message = wire::read_body(socket, u32::from_le_bytes(len), deadline)?;
+            codec::read(socket, &mut len, deadline)?;
+            let message = codec::read_body(socket, u32::from_le_bytes(len), deadline)?;
             let request = Request::decode(&message);
             let request =
                 request.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "a request of no known form"))?;
             let answer = answer(&self.table, &request, || has_gone(socket));
-            wire::write_message(socket, &Answer::encode(answer))?;
+            codec::write_message(socket, &Answer::encode(answer))?;
         }
     }
 }
@@ -195,7 +200,7 @@ impl Drop for StoreServer {
         {
             _ = accept.join();
         }
-        self.shared.strangers.dismiss();
+        self.shared.unauthenticated.dismiss();
         // Answers under way are still written; then each connection reads its end.
         let (sockets, threads) = {
             let mut open = lock(&self.shared.open);
@@ -222,18 +227,18 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use super::{Limits, StoreServer};
-    use crate::greeting::{GREETINGS, Strangers};
+    use super::{StoreLimits, StoreServer};
+    use crate::codec::GREETING;
+    use crate::greeting::{GREETINGS, UnauthenticatedPeers};
     use crate::lock;
     use crate::store::Store;
-    use crate::wire::GREETING;
 
     const LONG: Duration = Duration::from_secs(60);
     /// Nothing that takes so long ends a test that passes.
     const HOUR: Duration = Duration::from_secs(3600);
 
-    fn server(limits: Limits, first: Duration, whole: Duration) -> StoreServer {
-        StoreServer::with("127.0.0.1:0", b"s", limits, Strangers::new(first, whole)).unwrap()
+    fn server(limits: StoreLimits, first: Duration, whole: Duration) -> StoreServer {
+        StoreServer::with("127.0.0.1:0", b"s", limits, UnauthenticatedPeers::new(first, whole)).unwrap()
     }
 
     fn client(server: &StoreServer) -> Store {
@@ -241,7 +246,7 @@ mod tests {
     }
 
     /// A connection that is served and says only this.
-    fn stranger(server: &StoreServer, said: &[u8]) -> TcpStream {
+    fn unauthenticated(server: &StoreServer, said: &[u8]) -> TcpStream {
         let mut socket = TcpStream::connect(server.address()).unwrap();
         socket.write_all(said).unwrap();
         socket.read_exact(&mut [0; 24]).unwrap();
@@ -281,35 +286,37 @@ mod tests {
     /// here waits for a deadline.
     #[test]
     fn a_client_takes_the_place_of_the_oldest_stranger() {
-        let server = server(Limits::default(), HOUR, HOUR);
-        let mut strangers: Vec<_> = (0..GREETINGS).map(|_| stranger(&server, b"")).collect();
-        assert_eq!((server.shared.strangers.taken(), threads(&server)), (GREETINGS, GREETINGS));
-        assert!(strangers.iter().all(is_open));
+        let server = server(StoreLimits::default(), HOUR, HOUR);
+        let mut unauthenticated_peers: Vec<_> = (0..GREETINGS).map(|_| unauthenticated(&server, b"")).collect();
+        assert_eq!((server.shared.unauthenticated.taken(), threads(&server)), (GREETINGS, GREETINGS));
+        assert!(unauthenticated_peers.iter().all(is_open));
 
         let first = client(&server);
-        ends(&strangers.remove(0));
-        assert!(strangers.iter().all(is_open), "one is enough");
+        ends(&unauthenticated_peers.remove(0));
+        assert!(unauthenticated_peers.iter().all(is_open), "one is enough");
         // The client knows the secret, so its place is free again, and it does not go.
-        strangers.push(stranger(&server, b"thalweg1"));
-        assert!(strangers.iter().all(is_open), "there was a place");
+        unauthenticated_peers.push(unauthenticated(&server, b"thalweg1"));
+        assert!(unauthenticated_peers.iter().all(is_open), "there was a place");
         for _ in 0..3 {
-            strangers.push(stranger(&server, b""));
-            ends(&strangers.remove(0));
+            unauthenticated_peers.push(unauthenticated(&server, b""));
+            ends(&unauthenticated_peers.remove(0));
         }
-        assert!(strangers.iter().all(is_open));
+        assert!(unauthenticated_peers.iter().all(is_open));
         first.set("a", b"1").unwrap();
         until("as many threads as places", LONG, || threads(&server) == GREETINGS + 1);
 
         // Those who said something do not keep others out, either.
-        let half: Vec<_> = (0..GREETINGS).map(|_| stranger(&server, b"thalweg1 and a part of a nonce")).collect();
+        let half: Vec<_> =
+            (0..GREETINGS).map(|_| unauthenticated(&server, b"thalweg1 and a part of a nonce")).collect();
         assert_eq!(client(&server).get("a").unwrap().unwrap(), b"1");
         ends(&half[0]);
     }
 
-    /// Many strangers take as many threads as a few, and a client gets in while they come.
+    /// Many unauthenticated peers take as many threads as a few, and a client gets in while they
+    /// come.
     #[test]
     fn strangers_take_few_threads() {
-        let server = server(Limits::default(), HOUR, HOUR);
+        let server = server(StoreLimits::default(), HOUR, HOUR);
         let (mut most, mut kept) = (0, VecDeque::new());
         for k in 0..600 {
             kept.push_back(TcpStream::connect(server.address()).unwrap());
@@ -317,7 +324,7 @@ mod tests {
                 kept.pop_front();
             }
             most = most.max(threads(&server));
-            assert!(server.shared.strangers.taken() <= GREETINGS);
+            assert!(server.shared.unauthenticated.taken() <= GREETINGS);
             if k % 100 == 99 {
                 client(&server).set("a", b"1").unwrap();
             }
@@ -328,21 +335,21 @@ mod tests {
 
     #[test]
     fn silent_connections_end_early_and_slow_ones_later() {
-        let server = server(Limits::default(), Duration::from_secs(1), HOUR);
-        let slow = stranger(&server, b"thalweg1");
-        ends(&stranger(&server, b""));
-        ends(&stranger(&server, b"thalweg"));
+        let server = server(StoreLimits::default(), Duration::from_secs(1), HOUR);
+        let slow = unauthenticated(&server, b"thalweg1");
+        ends(&unauthenticated(&server, b""));
+        ends(&unauthenticated(&server, b"thalweg"));
         assert!(is_open(&slow), "it has said the first bytes in time");
 
-        let server = self::server(Limits::default(), HOUR, Duration::from_millis(100));
-        ends(&stranger(&server, b"thalweg1"));
+        let server = self::server(StoreLimits::default(), HOUR, Duration::from_millis(100));
+        ends(&unauthenticated(&server, b"thalweg1"));
     }
 
     #[test]
     fn silent_connections_end_before_a_greeting_may() {
-        let server = StoreServer::bind("127.0.0.1:0", b"s", Limits::default()).unwrap();
+        let server = StoreServer::bind("127.0.0.1:0", b"s", StoreLimits::default()).unwrap();
         let started = Instant::now();
-        ends(&stranger(&server, b""));
+        ends(&unauthenticated(&server, b""));
         assert!(started.elapsed() < GREETING, "{:?}", started.elapsed());
     }
 
@@ -350,31 +357,31 @@ mod tests {
     /// not waited for until the end of its request.
     #[test]
     fn who_has_gone_or_is_strange_takes_no_connection() {
-        let server = server(Limits { connections: 1, ..Limits::default() }, HOUR, HOUR);
-        let strangers = [(); 3].map(|()| stranger(&server, b""));
+        let server = server(StoreLimits { connections: 1, ..StoreLimits::default() }, HOUR, HOUR);
+        let unauthenticated_peers = [(); 3].map(|()| unauthenticated(&server, b""));
         let store = client(&server);
-        assert!(store.reconnected().is_err(), "there is one connection");
+        assert!(store.reconnect().is_err(), "there is one connection");
         let socket = store.shutter().unwrap();
-        let waits = thread::spawn(move || store.meet("never", 0, 2, b"", HOUR).unwrap_err());
+        let waits = thread::spawn(move || store.all_gather("never", 0, 2, b"", HOUR).unwrap_err());
         until("the request is under way", LONG, || server.shared.table.holds().0 == 1);
         socket.shutdown(Shutdown::Both).unwrap();
         let soon = Duration::from_secs(5);
         until("its place is free", soon, || Store::connect(server.address(), b"s", Duration::ZERO).is_ok());
-        until("its thread has ended", soon, || threads(&server) == strangers.len());
+        until("its thread has ended", soon, || threads(&server) == unauthenticated_peers.len());
         assert_eq!(server.shared.table.holds(), (0, 0));
         waits.join().unwrap();
     }
 
     #[test]
     fn a_store_ends_although_strangers_say_nothing() {
-        let server = server(Limits::default(), HOUR, HOUR);
-        let strangers: Vec<_> = (0..GREETINGS).map(|_| stranger(&server, b"")).collect();
+        let server = server(StoreLimits::default(), HOUR, HOUR);
+        let unauthenticated_peers: Vec<_> = (0..GREETINGS).map(|_| unauthenticated(&server, b"")).collect();
         let (tell, told) = mpsc::channel();
         thread::spawn(move || {
             drop(server);
             _ = tell.send(());
         });
         told.recv_timeout(LONG).expect("the store does not end");
-        strangers.iter().for_each(ends);
+        unauthenticated_peers.iter().for_each(ends);
     }
 }

@@ -4,17 +4,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Answer, Limits};
+use super::{Answer, StoreLimits};
+use crate::codec;
 use crate::error::StoreError;
 use crate::lock;
-use crate::wire;
 
 /// Keys, values and meetings. Every method is one step: nobody sees half of it.
 #[derive(Debug)]
 pub(super) struct Table {
     state: Mutex<State>,
     changed: Condvar,
-    limits: Limits,
+    limits: StoreLimits,
 }
 
 #[derive(Debug, Default)]
@@ -26,8 +26,8 @@ struct State {
     closed: bool,
 }
 
-/// A call of `meet` under way. It leaves the table when the last rank comes, so the next one of the
-/// same name is another one.
+/// A call of `all_gather` under way. It leaves the table when the last rank comes, so the next one
+/// of the same name is another one.
 #[derive(Debug)]
 struct Meeting {
     parts: Mutex<Vec<Option<Vec<u8>>>>,
@@ -35,7 +35,7 @@ struct Meeting {
 }
 
 impl Table {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: StoreLimits) -> Self {
         Self { state: Mutex::default(), changed: Condvar::new(), limits }
     }
 
@@ -53,8 +53,8 @@ impl Table {
         Ok(state)
     }
 
-    /// Waits until the table changes, at most until the deadline and at most for a second. Whether the
-    /// caller is still there is asked without the lock, because that may take a millisecond.
+    /// Waits until the table changes, at most until the deadline and at most for a second. Whether
+    /// the caller is still there is asked without the lock, because that may take a millisecond.
     fn sleep<'a>(
         &'a self,
         state: MutexGuard<'a, State>,
@@ -105,7 +105,7 @@ impl Table {
     }
 
     /// Sets a value if there is none; returns the one that is there then.
-    pub(super) fn set_first(&self, key: &str, value: Vec<u8>) -> Result<Vec<u8>, StoreError> {
+    pub(super) fn set_if_absent(&self, key: &str, value: Vec<u8>) -> Result<Vec<u8>, StoreError> {
         let mut state = self.open()?;
         if let Some(first) = state.values.get(key) {
             return Ok(first.clone());
@@ -185,8 +185,8 @@ impl Table {
         // All ranks get all parts in one message.
         let (old, new) = (parts[rank].as_ref().map_or(0, Vec::len), part.len());
         let others: usize = parts.iter().flatten().map(Vec::len).sum::<usize>() - old;
-        let admitted = if answer_len(size, others + new) > wire::LONGEST {
-            let reason = format!("the parts at `{name}` do not fit in a message of {} bytes", wire::LONGEST);
+        let admitted = if answer_len(size, others + new) > codec::LONGEST {
+            let reason = format!("the parts at `{name}` do not fit in a message of {} bytes", codec::LONGEST);
             Err(StoreError::Refused { reason })
         } else {
             self.admit(&mut state, name, new, Some(old))
@@ -212,7 +212,7 @@ impl Table {
     }
 
     /// Waits until all ranks have come, or says which have not.
-    pub(super) fn meet(
+    pub(super) fn all_gather(
         &self,
         name: &str,
         (rank, size): (usize, usize),

@@ -1,12 +1,12 @@
-//! Ranks that are processes: a test binary starts itself again, once for each rank. Then ranks can be
-//! killed and stopped.
+//! Ranks that are processes: a test binary starts itself again, once for each rank. Then ranks can
+//! be killed and stopped.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use testkit::process::again;
-use thalweg_collective::{Limits, Store, StoreServer};
+use thalweg_collective::{Store, StoreLimits, StoreServer};
 
 use super::LONG;
 
@@ -23,7 +23,7 @@ impl Ranks {
     /// Starts ranks of a scenario, which the test with this path runs. Their messages are shown if
     /// `RUST_BACKTRACE` is set.
     pub fn start(test: &str, scenario: &str, size: usize, environment: &[(&str, &str)]) -> Self {
-        let server = StoreServer::bind("127.0.0.1:0", b"s", Limits::default()).unwrap();
+        let server = StoreServer::bind("127.0.0.1:0", b"s", StoreLimits::default()).unwrap();
         let child = |rank: usize| {
             again(test)
                 .env(RANK_OF, scenario)

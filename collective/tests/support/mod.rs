@@ -7,8 +7,8 @@ pub mod children;
 
 use std::time::Duration;
 
-use thalweg::{Device, Rank};
-use thalweg_collective::{Backend, Limits, Options, Place, StoreServer, World, ranks};
+use thalweg::{Device, DeviceRank};
+use thalweg_collective::{Backend, RankEnv, StoreLimits, StoreServer, World, WorldOptions, ranks};
 
 pub const LONG: Duration = Duration::from_secs(30);
 
@@ -20,26 +20,26 @@ pub enum Over {
     Peer,
 }
 
-pub fn options(timeout: Duration) -> Options {
-    Options { timeout, join: LONG, ..Options::default() }
+pub fn options(timeout: Duration) -> WorldOptions {
+    WorldOptions { timeout, connect_timeout: LONG, ..WorldOptions::default() }
 }
 
 /// Runs the ranks, each on a CPU device of its own if they may fail, or all on one.
 pub fn run<T: Send>(
     over: Over,
     devices: &[Device],
-    options: Options,
-    f: impl for<'r> Fn(Rank<'r>, World) -> T + Sync,
+    options: WorldOptions,
+    f: impl for<'r> Fn(DeviceRank<'r>, World) -> T + Sync,
 ) -> Vec<T> {
     match over {
         Over::Memory => ranks(devices, options, f),
-        Over::Peer => ranks(devices, Options { backend: Backend::Peer, ..options }, f),
+        Over::Peer => ranks(devices, WorldOptions { backend: Backend::Peer, ..options }, f),
         Over::Tcp => {
-            let server = StoreServer::bind("127.0.0.1:0", b"s", Limits::default()).unwrap();
+            let server = StoreServer::bind("127.0.0.1:0", b"s", StoreLimits::default()).unwrap();
             let store = server.address().to_string();
-            thalweg::ranks(devices, |rank| {
-                let place = Place::with_store(rank.index(), rank.size(), &store, b"s");
-                f(rank, World::join(&place, options).unwrap())
+            thalweg::for_each_device(devices, |rank| {
+                let place = RankEnv::with_store(rank.index(), rank.size(), &store, b"s");
+                f(rank, World::connect(&place, options).unwrap())
             })
         }
     }
@@ -53,8 +53,8 @@ pub fn own_devices(size: usize) -> Vec<Device> {
     (0..size).map(|_| Device::new_cpu().unwrap()).collect()
 }
 
-/// Whether two ranks that are processes can compute over NCCL here: with a GPU each, or on the only one if the environment
-/// allows it. Otherwise says that the test covers nothing.
+/// Whether two ranks that are processes can compute over NCCL here: with a GPU each, or on the only
+/// one if the environment allows it. Otherwise says that the test covers nothing.
 pub fn processes_have_gpus() -> bool {
     let shares = std::env::var_os("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1");
     let enough = Device::cuda(0).is_ok() && (shares || Device::cuda(1).is_ok());
@@ -71,7 +71,8 @@ pub fn one_gpu() -> bool {
     Device::cuda(1).is_err()
 }
 
-/// Two GPUs for two ranks that are threads, if this machine has them and NCCL. Otherwise says that the test covers nothing.
+/// Two GPUs for two ranks that are threads, if this machine has them and NCCL. Otherwise says that
+/// the test covers nothing.
 pub fn gpus() -> Option<Vec<Device>> {
     let gpus: Vec<Device> = (0..2).map_while(|ordinal| Device::cuda(ordinal).ok()).collect();
     if gpus.len() < 2 {

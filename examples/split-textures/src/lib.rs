@@ -1,5 +1,5 @@
-//! The planes of the texture array by three kernels instead of one: colours and places, L*a*b*, and
-//! what needs the neighbours of a pixel.
+//! The planes of the texture array by three kernels instead of one: colors and places, L*a*b*, and
+//! what needs the neighbors of a pixel.
 //!
 //! A thread takes four adjacent pixels of a row, so a store takes 16 bytes. `docs/spec.md` of the
 //! repository has the formulas.
@@ -15,7 +15,7 @@ const BLOCK: u32 = 256;
 kernel! {
     /// Computes R, G and B of each pixel, its row and its column in [0, 1], and its distance from
     /// the fixation, which is in units of the height and the width.
-    pub unsafe fn colours(
+    pub unsafe fn colors(
         cx: impl Simt, height: u32, width: u32, fixation_y: f32, fixation_x: f32, rgb: In<u8>, planes: Out<f32>,
     )
     require {

@@ -2,7 +2,7 @@
 //! time with those of the fused kernel on one stream.
 //!
 //! ```text
-//! Colours | colours 0       | colours 1       | ...
+//! Colors | colors 0       | colors 1       | ...
 //! Lab     | lab 0   | lab 1   | lab 2 ...
 //! Edges   | edges 0    | edges 1    | ...
 //! ```
@@ -22,12 +22,12 @@ mod support;
 
 use std::time::Duration;
 
-use split_textures::{colours, edges, lab};
+use split_textures::{colors, edges, lab};
 use support::{Arguments, least, sized};
 use thalweg::{Activity, Device, DeviceBuffer, Error, On, Shared, Stream, Timeline, stream_tags};
 use thalweg_vision::kernels::textures;
 
-stream_tags!(Colours, Lab, Edges);
+stream_tags!(Colors, Lab, Edges);
 
 const FIXATION: [f32; 2] = [0.5, 0.5];
 
@@ -42,8 +42,8 @@ fn main() -> Result<(), Error> {
         let mut job = Job::new(device, height, width)?;
         let [fused, each, end] = [
             job.time(|job| job.fused())?,
-            job.time(|job| job.split(Join::EachImage, &Timeline::off()))?,
-            job.time(|job| job.split(Join::End, &Timeline::off()))?,
+            job.time(|job| job.split(Join::EachImage, &Timeline::disabled()))?,
+            job.time(|job| job.split(Join::End, &Timeline::disabled()))?,
         ];
         job.compare()?;
         println!("{:>11} {fused:>7.1} us {each:>17.1} us {end:>15.1} us", format!("{height} x {width}"));
@@ -55,7 +55,7 @@ fn main() -> Result<(), Error> {
     args.finish(&timeline)
 }
 
-/// The time at which the stream `Colours` waits for the other two.
+/// The time at which the stream `Colors` waits for the other two.
 #[derive(Clone, Copy, PartialEq)]
 enum Join {
     EachImage,
@@ -66,20 +66,20 @@ enum Join {
 struct Job {
     height: u32,
     width: u32,
-    streams: (Stream<Colours>, Stream<Lab>, Stream<Edges>),
+    streams: (Stream<Colors>, Stream<Lab>, Stream<Edges>),
     images: Vec<Shared<DeviceBuffer<u8>>>,
     linear: On<Lab, DeviceBuffer<f32>>,
-    fused: On<Colours, DeviceBuffer<f32>>,
-    colours: On<Colours, DeviceBuffer<f32>>,
+    fused: On<Colors, DeviceBuffer<f32>>,
+    colors: On<Colors, DeviceBuffer<f32>>,
     lab: On<Lab, DeviceBuffer<f32>>,
     edges: On<Edges, DeviceBuffer<f32>>,
 }
 
 impl Job {
     fn new(device: Device, height: u32, width: u32) -> Result<Self, Error> {
-        let (a, b, c) = (device.stream::<Colours>()?, device.stream::<Lab>()?, device.stream::<Edges>()?);
+        let (a, b, c) = (device.stream::<Colors>()?, device.stream::<Lab>()?, device.stream::<Edges>()?);
         let count = sized(device, 20, 3);
-        let host = support::images(device, count, height, width)?.split(count)?;
+        let host = support::images(device, count, height, width)?.split_even(count)?;
         let images = host.iter().map(|image| Ok(a.share(a.upload_blocking(image)?)?));
         let images = images.collect::<Result<Vec<_>, Error>>()?;
         // Linear light of each sRGB byte (IEC 61966-2-1).
@@ -95,7 +95,7 @@ impl Job {
             images,
             linear: b.upload_blocking(&linear)?,
             fused: a.alloc(13 * area)?,
-            colours: a.alloc(6 * area)?,
+            colors: a.alloc(6 * area)?,
             lab: b.alloc(3 * area)?,
             edges: c.alloc(4 * area)?,
         })
@@ -122,8 +122,8 @@ impl Job {
         let compute = Activity::Compute;
         for i in 0..self.images.len() {
             let image = &self.images[i].clone();
-            timeline.span(&a, compute, "colours", || {
-                colours(&a, height, width, y, x, &a.reading(image)?, &mut self.colours)
+            timeline.span(&a, compute, "colors", || {
+                colors(&a, height, width, y, x, &a.reading(image)?, &mut self.colors)
             })?;
             timeline
                 .span(&b, compute, "lab", || lab(&b, height, width, &self.linear, &b.reading(image)?, &mut self.lab))?;
@@ -140,11 +140,11 @@ impl Job {
     fn join(&mut self) -> Result<(), Error> {
         let (a, b, c) = self.streams;
         let (lab, edges) = (b.alloc(0)?, c.alloc(0)?);
-        let lab = b.hand(std::mem::replace(&mut self.lab, lab), &a)?;
-        let edges = c.hand(std::mem::replace(&mut self.edges, edges), &a)?;
-        // A consumer of all 13 planes would use them on `Colours` here.
-        self.lab = a.hand(lab, &b)?;
-        self.edges = a.hand(edges, &c)?;
+        let lab = b.hand_off(std::mem::replace(&mut self.lab, lab), &a)?;
+        let edges = c.hand_off(std::mem::replace(&mut self.edges, edges), &a)?;
+        // A consumer of all 13 planes would use them on `Colors` here.
+        self.lab = a.hand_off(lab, &b)?;
+        self.edges = a.hand_off(edges, &c)?;
         Ok(())
     }
 
@@ -153,9 +153,9 @@ impl Job {
         let (a, b, c) = self.streams;
         let area = (self.height * self.width) as usize;
         let fused = a.read_blocking(&self.fused)?;
-        let (colours, lab, edges) =
-            (a.read_blocking(&self.colours)?, b.read_blocking(&self.lab)?, c.read_blocking(&self.edges)?);
-        let own = [&colours[..3 * area], &lab, &edges[..3 * area], &colours[3 * area..], &edges[3 * area..]].concat();
+        let (colors, lab, edges) =
+            (a.read_blocking(&self.colors)?, b.read_blocking(&self.lab)?, c.read_blocking(&self.edges)?);
+        let own = [&colors[..3 * area], &lab, &edges[..3 * area], &colors[3 * area..], &edges[3 * area..]].concat();
         assert_eq!(own.len(), fused.len());
         for (plane, (own, fused)) in own.chunks(area).zip(fused.chunks(area)).enumerate() {
             // The largest errors that the fused kernel's tests allow.

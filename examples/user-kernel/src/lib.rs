@@ -38,8 +38,8 @@ kernel! {
 const TILE: u32 = 32;
 
 kernel! {
-    /// Computes the matrix product `z = x y`. A block computes 32 x 32 elements, and a thread four of
-    /// a column.
+    /// Computes the matrix product `z = x y`. A block computes 32 x 32 elements, and a thread four
+    /// of a column.
     pub fn product_of_tiles(
         b: impl Cooperative, m: u32, n: u32, k: u32, x: In<f32>[m, k], y: In<f32>[k, n], z: Out<f32>[m, n] by [y(4), x],
     )

@@ -65,7 +65,8 @@ pub(crate) enum Work {
     Copy { dst: u64, src: u64, bytes: usize },
     /// Copies rows, from row `start` on.
     CopyRows { copy: Rows, start: usize },
-    /// Repeats a pattern `count` times, every `stride` bytes. `dst` and `stride` are aligned for it.
+    /// Repeats a pattern `count` times, every `stride` bytes. `dst` and `stride` are aligned for
+    /// it.
     Fill { dst: u64, stride: usize, pattern: Pattern, count: usize },
     /// Runs a kernel, which [`launch`](Self::launch) made.
     Launch { kernel: &'static Kernel, shape: LaunchShape, slots: Slots, start: usize },
@@ -140,7 +141,7 @@ impl Command {
     /// Whether a step can run now.
     pub(super) fn is_ready(&self, cpu: &Cpu) -> bool {
         match self {
-            Self::Wait(event, ticket) => event.is_done(*ticket),
+            Self::Wait(event, ticket) => event.is_complete(*ticket),
             Self::WaitValue(flag, value) => {
                 // SAFETY: The caller of `Queue::wait_value` keeps the word alive until the queue
                 // has passed this command, which is still to run.

@@ -29,7 +29,7 @@ struct State {
 }
 
 impl State {
-    fn is_done(&self, ticket: u64) -> bool {
+    fn is_complete(&self, ticket: u64) -> bool {
         self.pending.iter().all(|p| p.0 != ticket)
     }
 }
@@ -44,7 +44,7 @@ impl Event {
     }
 
     /// Whether the latest record has been reached. This never runs commands.
-    pub(crate) fn passed(&self) -> bool {
+    pub(crate) fn is_known_complete(&self) -> bool {
         self.latest_pending().is_none()
     }
 
@@ -69,7 +69,7 @@ impl Event {
     pub(crate) fn synchronize(&self) -> Result<(), CpuError> {
         if let Some((ticket, queue)) = self.latest_pending() {
             match self.0.cpu.scheduler() {
-                Some(scheduler) => scheduler.run_until(self.0.cpu, queue, || self.is_done(ticket))?,
+                Some(scheduler) => scheduler.run_until(self.0.cpu, queue, || self.is_complete(ticket))?,
                 None => self.block(ticket),
             }
         }
@@ -79,7 +79,7 @@ impl Event {
     /// Returns the time at which the latest record was reached; `None` before that.
     pub(crate) fn completed_at(&self) -> Option<Instant> {
         let state = lock(&self.0.state);
-        state.completed_at.filter(|_| state.is_done(state.recorded))
+        state.completed_at.filter(|_| state.is_complete(state.recorded))
     }
 
     /// Registers a record in the queue of this index. Returns its ticket.
@@ -103,14 +103,14 @@ impl Event {
         }
     }
 
-    pub(super) fn is_done(&self, ticket: u64) -> bool {
-        lock(&self.0.state).is_done(ticket)
+    pub(super) fn is_complete(&self, ticket: u64) -> bool {
+        lock(&self.0.state).is_complete(ticket)
     }
 
     /// Sleeps until the record has been reached.
     pub(super) fn block(&self, ticket: u64) {
         let mut state = lock(&self.0.state);
-        while !state.is_done(ticket) {
+        while !state.is_complete(ticket) {
             state.sleepers += 1;
             state = sleep(&self.0.completion, state);
             state.sleepers -= 1;

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
-use thalweg_simt::cpu::{BlockError, CheckedLaunch, Workspace, run_block};
+use thalweg_simt::cpu::{BlockError, BlockWorkspace, CheckedLaunch, run_block};
 use thalweg_simt::host::{Kernel, LaunchShape};
 
 use super::Cpu;
@@ -20,14 +20,14 @@ const COOPERATIVE: usize = 16;
 /// Workspaces that nobody uses. They are not kept for each OS thread: each stream has a thread,
 /// streams are never destroyed, and a workspace can hold a thousand stacks of two memory mappings
 /// each.
-static IDLE: Mutex<Vec<Workspace>> = Mutex::new(Vec::new());
+static IDLE: Mutex<Vec<BlockWorkspace>> = Mutex::new(Vec::new());
 
 /// The number of idle workspaces that are kept. Others are given back to the system.
 const KEPT: usize = 16;
 
 /// A workspace for the blocks that an OS thread runs: their stacks and shared memory. It comes from
 /// the idle ones and goes back to them when dropped.
-struct Lent(Workspace);
+struct Lent(BlockWorkspace);
 
 impl Lent {
     fn take() -> Self {
@@ -54,7 +54,8 @@ pub(super) fn blocks(shape: LaunchShape) -> usize {
 }
 
 /// Runs the blocks of `range`: on the device's pool, or, if the work is small or there is no pool,
-/// on this thread. On a checked device the range has all blocks. On a seeded schedule they run on this thread, in scattered order.
+/// on this thread. On a checked device the range has all blocks. On a seeded schedule they run on
+/// this thread, in scattered order.
 ///
 /// The bodies may not call a device. This thread is the only one that runs the work of the stream,
 /// or it holds the lock of a seeded schedule, so a call that waits would wait for itself.

@@ -1,6 +1,6 @@
 //! The memory of the CPU device.
 //!
-//! All of it is initialised, because in Rust it is undefined behaviour to read memory that is not.
+//! All of it is initialized, because in Rust it is undefined behavior to read memory that is not.
 //! Device memory gets a poison pattern (CUDA leaves it arbitrary), and host memory gets zeros. The
 //! provenance of all of it is exposed, because addresses travel through queues and launches as
 //! numbers.
@@ -138,7 +138,7 @@ impl Cpu {
         }
     }
 
-    /// Notes that a command copied `bytes` bytes.
+    /// Marks the destination as initialized in the race checker. No-op on unchecked devices.
     pub(super) fn noted_copy(&self, to: u64, from: u64, bytes: usize) {
         if self.checked.is_some() {
             checker::copied(to as usize, from as usize, bytes);

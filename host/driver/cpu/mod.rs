@@ -14,7 +14,7 @@
 //!
 //! - The queue's thread sleeps on `work` only if it saw under the lock that the FIFO is empty. It
 //!   then sets `sleeping`. A caller of `push` sees that under the same lock and notifies it.
-//! - A host that synchronises sleeps on `progress` only if it saw that too few commands have
+//! - A host that synchronizes sleeps on `progress` only if it saw that too few commands have
 //!   completed. It puts the count it needs in `awaited`. The thread notifies when it reaches that
 //!   count, not at every command.
 //!

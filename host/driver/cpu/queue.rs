@@ -77,8 +77,8 @@ impl Queue {
         self.push(Command::Free { addr, bytes });
     }
 
-    /// Takes the commands from number `from` on. Only a [recorder](super::Cpu::recorder), which runs
-    /// nothing, keeps its commands.
+    /// Takes the commands from number `from` on. Only a [recorder](super::Cpu::recorder), which
+    /// runs nothing, keeps its commands.
     pub(super) fn take_commands(&self, from: usize) -> VecDeque<Command> {
         lock(&self.state).commands.split_off(from)
     }
@@ -129,7 +129,8 @@ impl Queue {
     /// Blocks until the queue has passed everything enqueued so far.
     ///
     /// # Errors
-    /// The device is poisoned; the queue has passed everything then too. On a seeded schedule only: no command can run.
+    /// The device is poisoned; the queue has passed everything then too. On a seeded schedule only:
+    /// no command can run.
     pub(crate) fn synchronize(&self) -> Result<(), CpuError> {
         let target = lock(&self.state).enqueued;
         match self.cpu.scheduler() {

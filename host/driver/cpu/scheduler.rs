@@ -38,7 +38,7 @@ enum Mood {
     /// Up to two steps run.
     Sparse,
     /// One queue runs ahead of the others.
-    Favour(usize),
+    Favor(usize),
 }
 
 impl Scheduler {
@@ -78,7 +78,7 @@ impl Scheduler {
                 0 | 1 => Mood::Late,
                 2 => Mood::Eager,
                 3 => Mood::Sparse,
-                _ => Mood::Favour(state.rng.below(state.queues.len().max(1))),
+                _ => Mood::Favor(state.rng.below(state.queues.len().max(1))),
             };
         }
         state.lasts -= 1;
@@ -90,7 +90,7 @@ impl Scheduler {
                     state.run_any(cpu);
                 }
             }
-            Mood::Favour(queue) => while state.run(cpu, queue) {},
+            Mood::Favor(queue) => while state.run(cpu, queue) {},
         }
     }
 

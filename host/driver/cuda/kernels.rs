@@ -11,7 +11,8 @@ use super::{Cuda, Failure, Stream};
 use crate::driver::ffi;
 use crate::error::{Error, Result};
 
-/// A loaded module. It is never unloaded once a function of it is known, because a pending launch may use it.
+/// A loaded module. It is never unloaded once a function of it is known, because a pending launch
+/// may use it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Module(sys::CUmodule);
 // SAFETY: A module is a handle of the CUDA driver, which may be used from every thread.
@@ -31,11 +32,11 @@ unsafe impl Sync for PanicRecord {}
 impl PanicRecord {
     const WORDS: usize = 7;
 
-    /// The number of the entry in the text of the module, from 0 on, and the positions of the block and
-    /// of the thread; `None` if no kernel has panicked.
+    /// The number of the entry in the text of the module, from 0 on, and the positions of the block
+    /// and of the thread; `None` if no kernel has panicked.
     pub(crate) fn read(self) -> Option<(usize, [u32; 3], [u32; 3])> {
-        // SAFETY: The record has `WORDS` words and is never freed. A GPU may write it at any time, so
-        // the loads are volatile. It writes the first word last, and each word once.
+        // SAFETY: The record has `WORDS` words and is never freed. A GPU may write it at any time,
+        // so the loads are volatile. It writes the first word last, and each word once.
         let word = |i: usize| unsafe { self.0.add(i).read_volatile() };
         let entry = word(0).checked_sub(1)?;
         Some((entry as usize, [1, 2, 3].map(word), [4, 5, 6].map(word)))
@@ -91,17 +92,18 @@ impl Cuda {
         }
     }
 
-    /// Gives a module, loaded from `text`, a record of panics if its kernels report them, and `None`
-    /// otherwise. The record is never freed, as the module is never unloaded then.
+    /// Gives a module, loaded from `text`, a record of panics if its kernels report them, and
+    /// `None` otherwise. The record is never freed, as the module is never unloaded then.
     pub(crate) fn panic_record(&self, module: Module, text: &str) -> Result<Option<PanicRecord>, Failure> {
-        // The driver is asked only if the name is there: compute-sanitizer reports every call that fails.
+        // The driver is asked only if the name is there: compute-sanitizer reports every call that
+        // fails.
         if !text.contains("thalweg_panic") {
             return Ok(None);
         }
         let _current = self.enter()?;
         let (mut variable, mut bytes) = (0, 0);
-        // SAFETY: `load` made the module, and the name is NUL-terminated. The call stores an address and
-        // a size.
+        // SAFETY: `load` made the module, and the name is NUL-terminated. The call stores an
+        // address and a size.
         match unsafe { ffi::cuModuleGetGlobal_v2(&mut variable, &mut bytes, module.0, c"thalweg_panic".as_ptr()) } {
             Err(e) if e.is_not_found() => return Ok(None), // the name stands elsewhere, such as in a comment
             found => found?,
@@ -115,8 +117,9 @@ impl Cuda {
             // capture of other code in a stream that waits for it. The stream is never used again.
             let stream = self.new_stream(0)?;
             let [low, high] = [address as u32, (address >> 32) as u32];
-            // SAFETY: thalweg-ptx-builder makes the variable with two words of 64 bits. No kernel of the
-            // module has been launched yet, so none reads it meanwhile. The stream was just made.
+            // SAFETY: thalweg-ptx-builder makes the variable with two words of 64 bits. No kernel
+            // of the module has been launched yet, so none reads it meanwhile. The stream was just
+            // made.
             unsafe {
                 ffi::cuMemsetD32Async(variable, low, 1, stream.0)?;
                 ffi::cuMemsetD32Async(variable + 4, high, 1, stream.0)?;
@@ -124,8 +127,8 @@ impl Cuda {
             self.synchronize(stream)
         });
         if let Err(failure) = written {
-            // SAFETY: The memory is of `host_alloc`, and no kernel of the module has been launched. If this fails
-            // too, the memory leaks.
+            // SAFETY: The memory is of `host_alloc`, and no kernel of the module has been launched.
+            // If this fails too, the memory leaks.
             _ = unsafe { self.host_free(record) };
             return Err(failure);
         }
@@ -204,8 +207,8 @@ impl Cuda {
         let mut rest = slots;
         for (p, parameter) in parameters.iter_mut().zip(kernel.parameters()) {
             // The driver knows each parameter's size and reads so many bytes from the start of its
-            // slots, where a little-endian machine has the low bytes. After the address of a buffer comes
-            // its length, which only the CPU device needs.
+            // slots, where a little-endian machine has the low bytes. After the address of a buffer
+            // comes its length, which only the CPU device needs.
             *p = rest.as_ptr().cast_mut().cast();
             rest = rest.get(parameter.slots()..).unwrap_or_default();
         }

@@ -56,18 +56,19 @@ impl Cuda {
         std::ptr::eq(self, other) || self.reached.load(Ordering::Relaxed) & other.bit() != 0
     }
 
-    /// Allocates in stream order. It does not wait: memory whose free has not run yet counts as used.
+    /// Allocates in stream order. It does not wait: memory whose free has not run yet counts as
+    /// used.
     #[inline]
     pub(crate) fn alloc(&self, s: Stream, bytes: usize) -> Result<u64, Failure> {
         let _current = self.enter()?;
-        // Asked for more than the GPU has, the driver takes all there is, piece by piece, before it refuses. On an
-        // H200 that took 13 seconds, in which other programs got no memory.
+        // Asked for more than the GPU has, the driver takes all there is, piece by piece, before it
+        // refuses. On an H200 that took 13 seconds, in which other programs got no memory.
         if bytes > self.info.memory {
             return Err(Failure::Driver { call: "cuMemAllocFromPoolAsync", code: ffi::OUT_OF_MEMORY });
         }
         let mut p = 0;
-        // SAFETY: `enter` made the context current. `open` made the pool and `new_stream` the stream,
-        // and nothing destroys them. The call stores one address in `p`.
+        // SAFETY: `enter` made the context current. `open` made the pool and `new_stream` the
+        // stream, and nothing destroys them. The call stores one address in `p`.
         unsafe { ffi::cuMemAllocFromPoolAsync(&mut p, bytes, self.pool, s.0) }?;
         Ok(p)
     }
@@ -118,7 +119,7 @@ impl Cuda {
         unsafe { ffi::cuMemFreeHost(p.as_ptr().cast()) }
     }
 
-    /// Page-locks ordinary memory. This is slow and may wait for the device.
+    /// Page-locks pageable memory. This is slow and may wait for the device.
     ///
     /// # Safety
     /// The range is allocated until [`host_unregister`](Self::host_unregister).
@@ -188,9 +189,9 @@ impl Cuda {
 
     /// Copies from the memory of one device to that of another.
     ///
-    /// CUDA refuses `cuMemcpyPeerAsync` in a capture (error 900), and captures an ordinary copy between two
-    /// addresses. That copy needs access to the memory of the other device, which `reach` gives, and it
-    /// is not slower (`benches/record/2026-11-23-h200-peer-graphs.txt`).
+    /// CUDA refuses `cuMemcpyPeerAsync` in a capture (error 900), and captures an ordinary copy
+    /// between two addresses. That copy needs access to the memory of the other device, which
+    /// `reach` gives, and it is not slower (`benches/record/2026-11-23-h200-peer-graphs.txt`).
     ///
     /// # Safety
     /// The same as for [`copy_to_device`](Self::copy_to_device). `to` is on `to_device` and `from`
@@ -203,8 +204,8 @@ impl Cuda {
         bytes: usize,
     ) -> Result<(), Failure> {
         if self.reaches(to_device) && self.reaches(from_device) {
-            // SAFETY: The caller passes two valid ranges whose other uses `s` orders with the copy. This
-            // device accesses the pools of both.
+            // SAFETY: The caller passes two valid ranges whose other uses `s` orders with the copy.
+            // This device accesses the pools of both.
             return unsafe { self.copy(s, to, from, bytes) };
         }
         let _current = self.enter()?;

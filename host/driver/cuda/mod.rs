@@ -64,12 +64,12 @@ pub(crate) use kernels::{Module, PanicRecord, cached, remembered};
 /// # Errors
 /// The reason why the driver cannot be used. It is kept, except for a call that is not permitted
 /// here.
-fn initialise() -> Result<()> {
+fn initialize() -> Result<()> {
     static DRIVER: OnceLock<Result<()>> = OnceLock::new();
     guard::permitted()?; // outside `get_or_init`, so that a refusal is not kept
     DRIVER
         .get_or_init(|| {
-            // SAFETY: This loads the driver's library and runs its initialisers. NVIDIA's library
+            // SAFETY: This loads the driver's library and runs its initializers. NVIDIA's library
             // allows that at any time, on any thread.
             if !unsafe { sys::is_culib_present() } {
                 return Err(match unloadable() {
@@ -101,21 +101,22 @@ fn initialise() -> Result<()> {
         .clone()
 }
 
-/// Says why the driver's library, which is there, cannot be loaded. `None` if it is not there, or if this system does not
-/// tell.
+/// Says why the driver's library, which is there, cannot be loaded. `None` if it is not there, or
+/// if this system does not tell.
 fn unloadable() -> Option<String> {
     #[cfg(target_os = "linux")]
     {
-        // SAFETY: The text ends in NUL. Loading is allowed as `initialise` says.
+        // SAFETY: The text ends in NUL. Loading is allowed as `initialize` says.
         let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
         if library.is_null() {
             // SAFETY: The call may be made at any time.
             let text = unsafe { libc::dlerror() };
             if !text.is_null() {
-                // SAFETY: `text` is not null, so it points to a NUL-terminated string, which lasts until the next call
-                // of this thread to the loader.
+                // SAFETY: `text` is not null, so it points to a NUL-terminated string, which lasts
+                // until the next call of this thread to the loader.
                 let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
-                // A library that the driver's library needs and that is not there has its own name in front.
+                // A library that the driver's library needs and that is not there has its own name
+                // in front.
                 return (!(text.contains("libcuda.so.1:") && text.contains("No such file"))).then_some(text);
             }
         }
@@ -123,7 +124,8 @@ fn unloadable() -> Option<String> {
     None
 }
 
-/// Returns `CUDA_VISIBLE_DEVICES` if it hides every GPU. Then somebody wants no GPU, and the driver finds none.
+/// Returns `CUDA_VISIBLE_DEVICES` if it hides every GPU. Then somebody wants no GPU, and the driver
+/// finds none.
 fn hidden() -> Option<String> {
     let value = std::env::var("CUDA_VISIBLE_DEVICES").ok()?;
     let first = value.split(',').next().unwrap_or_default().trim();
@@ -132,9 +134,9 @@ fn hidden() -> Option<String> {
 
 /// Returns the number of CUDA devices that the driver shows.
 pub(crate) fn count() -> Result<usize> {
-    initialise()?;
+    initialize()?;
     let mut n: c_int = 0;
-    // SAFETY: `initialise` has started the driver. The call stores one integer in `n`.
+    // SAFETY: `initialize` has started the driver. The call stores one integer in `n`.
     unsafe { ffi::cuDeviceGetCount(&mut n) }?;
     match hidden().filter(|_| n <= 0) {
         Some(value) => Err(Error::HiddenDevices { value }),
@@ -165,7 +167,8 @@ pub(crate) struct Cuda {
     device: sys::CUdevice,
     context: sys::CUcontext,
     pool: sys::CUmemoryPool,
-    /// The devices whose memory this one accesses, as bits. A device with a number above 63 has none.
+    /// The devices whose memory this one accesses, as bits. A device with a number above 63 has
+    /// none.
     reached: AtomicU64,
     pub(crate) info: Info,
 }
@@ -429,7 +432,7 @@ impl Cuda {
 
     /// Records the event on `from` and makes `to` wait for it. Both are streams of this device.
     #[inline]
-    pub(crate) fn hand(&self, e: &Event, from: Stream, to: Stream) -> Result<(), Failure> {
+    pub(crate) fn hand_off(&self, e: &Event, from: Stream, to: Stream) -> Result<(), Failure> {
         // SAFETY: All handles are valid: `new_event` made the event, which `e` borrows, and streams
         // are never destroyed.
         unsafe {
@@ -460,8 +463,8 @@ impl Cuda {
     /// Starts a capture: the stream keeps its commands instead of running them, until
     /// [`end_capture`](Self::end_capture).
     ///
-    /// The capture is relaxed: other calls of any thread stay allowed and are not delayed. A wait for
-    /// the whole context would invalidate it, and is never made here.
+    /// The capture is relaxed: other calls of any thread stay allowed and are not delayed. A wait
+    /// for the whole context would invalidate it, and is never made here.
     pub(crate) fn begin_capture(&self, s: Stream) -> Result<(), Failure> {
         let _current = self.enter()?;
         // SAFETY: `enter` made the context current. `new_stream` made the stream, and nothing

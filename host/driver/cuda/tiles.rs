@@ -1,16 +1,16 @@
 //! Maps for the copy engine for tiles.
 
 use cudarc::driver::sys;
-use thalweg_simt::host::{TileMap, Tiles};
+use thalweg_simt::host::{MatrixView, TensorMap};
 
 use super::{Cuda, Failure};
 use crate::driver::ffi;
 
 impl Cuda {
-    /// Makes a map of matrices with boxes of 64 x 64 elements of 16 bits. The map of one matrix has two
-    /// dimensions, and that of several has three. It only writes the map:
-    /// the driver accesses neither the device nor the matrices.
-    pub(crate) fn tile_map(&self, tiles: &Tiles) -> Result<TileMap, Failure> {
+    /// Makes a map of matrices with boxes of 64 x 64 elements of 16 bits. The map of one matrix has
+    /// two dimensions, and that of several has three. It only writes the map: the driver accesses
+    /// neither the device nor the matrices.
+    pub(crate) fn tensor_map(&self, tiles: &MatrixView) -> Result<TensorMap, Failure> {
         use sys::CUtensorMapDataType_enum::CU_TENSOR_MAP_DATA_TYPE_UINT16 as ELEMENT;
         use sys::CUtensorMapFloatOOBfill_enum::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE as ZEROS;
         use sys::CUtensorMapInterleave_enum::CU_TENSOR_MAP_INTERLEAVE_NONE as INTERLEAVE;

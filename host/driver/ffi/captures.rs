@@ -98,9 +98,10 @@ fn with_context<T>(context: CUcontext, f: impl FnOnce() -> Result<T, Failure>) -
 ///
 /// The threads of this crate and of the crates on top are in this mode as long as they live: those
 /// of a loader, of a timeline and of collective operations, and those in which
-/// [`ranks`](crate::ranks) and [`overlap::per_thread`](fn@crate::overlap::per_thread) run your
-/// code. So you need it where **a thread of your own** uses this crate while other code captures,
-/// such as the thread that takes batches from a loader, or drops them.
+/// [`for_each_device`](crate::for_each_device) and
+/// [`overlap::per_thread`](fn@crate::overlap::per_thread) run your code. So you need it where **a
+/// thread of your own** uses this crate while other code captures, such as the thread that takes
+/// batches from a loader, or drops them.
 ///
 /// ```
 /// use thalweg::{Device, beside_captures};

@@ -33,7 +33,7 @@ use crate::lock;
 use crate::runtime::background::{Job, background};
 use crate::runtime::device::Device;
 use crate::runtime::event::Lease;
-use crate::runtime::tally::Stall;
+use crate::runtime::sync_stats::HostWait;
 
 /// The target of messages about memory. They are logged without a lock, because a logger is code
 /// of the user.
@@ -171,7 +171,7 @@ impl State {
     fn sweep(&mut self) {
         let mut i = 0;
         while i < self.retired.len() {
-            if self.retired[i].after.iter().all(Lease::has_passed) {
+            if self.retired[i].after.iter().all(Lease::is_known_complete) {
                 let done = self.retired.swap_remove(i);
                 self.rest(done.block, done.capacity);
             } else {
@@ -219,7 +219,8 @@ impl State {
         if capacity > self.budget.saturating_sub(self.lent) {
             return false;
         }
-        // Blocks that the pool keeps, and absurd ones that two threads ask for at once, may exceed a number.
+        // Blocks that the pool keeps, and absurd ones that two threads ask for at once, may exceed
+        // a number.
         let Some(held) = self.held.checked_add(capacity) else { return false };
         self.lend(capacity);
         self.held = held;
@@ -244,7 +245,7 @@ impl Pool {
     /// Lends a block of at least so many bytes.
     #[track_caller]
     pub(crate) fn lend(self: &Arc<Self>, bytes: usize) -> Result<PinnedBlock> {
-        self.device.usable()?;
+        self.device.ensure_usable()?;
         let (Free { ptr, allocation }, capacity) = self.block(bytes)?;
         Ok(PinnedBlock { ptr, capacity, allocation, home: Home::Pool(self.clone()) })
     }
@@ -275,7 +276,7 @@ impl Pool {
             if state.grow(capacity, self.kind == PoolKind::Own, &mut spare) {
                 drop(state);
                 // Without the lock, because these calls take milliseconds.
-                let _stall = self.device.stall(Stall::PinnedAllocation);
+                let _wait = self.device.host_wait(HostWait::PinnedAllocation);
                 self.free(spare);
                 return match self.device.new_pinned(capacity, self.kind == PoolKind::Combined) {
                     Ok(ptr) => {
@@ -302,13 +303,13 @@ impl Pool {
             let Some(events) = events else {
                 return Err(Error::PinnedBudget { wanted: bytes, in_use, budget });
             };
-            let _stall = self.device.stall(Stall::PinnedAllocation);
+            let _wait = self.device.host_wait(HostWait::PinnedAllocation);
             events.iter().try_for_each(|event| event.synchronize())?;
         }
     }
 
     fn give_back(&self, block: Free, capacity: usize, mut after: Vec<Lease>) {
-        after.retain(|e| !e.has_passed());
+        after.retain(|e| !e.is_known_complete());
         let mut state = lock(&self.state);
         if after.is_empty() {
             state.rest(block, capacity);
@@ -319,7 +320,7 @@ impl Pool {
 
     /// Gives all free blocks back to the system. Does nothing if the device cannot be called.
     pub(crate) fn trim(&self) {
-        if self.device.usable().is_err() {
+        if self.device.ensure_usable().is_err() {
             return;
         }
         let mut spare = Spare::new();
@@ -341,7 +342,7 @@ impl Pool {
         {
             let mut state = lock(&self.state);
             state.budget = budget;
-            if self.device.usable().is_ok() {
+            if self.device.ensure_usable().is_ok() {
                 state.sweep();
                 state.shrink(budget, &mut spare);
             }
@@ -410,7 +411,7 @@ impl Device {
     }
 
     fn new_pinned(self, bytes: usize, combined: bool) -> Result<NonNull<u8>> {
-        self.usable()?;
+        self.ensure_usable()?;
         self.seen(self.driver().host_alloc(bytes, combined))
     }
 
@@ -420,7 +421,7 @@ impl Device {
         self,
         elements: Vec<T>,
     ) -> Result<Option<PinnedBlock>, Returned<Vec<T>>> {
-        if let Err(error) = self.usable() {
+        if let Err(error) = self.ensure_usable() {
             return Err(Returned::new(error, elements));
         }
         let mut elements = ManuallyDrop::new(elements);
@@ -429,8 +430,8 @@ impl Device {
             drop(ManuallyDrop::into_inner(elements));
             return Ok(None);
         };
-        let _stall = self.stall(Stall::PinnedAllocation);
-        // SAFETY: The vector is dropped after `unregister` only, and its elements are initialised.
+        let _wait = self.host_wait(HostWait::PinnedAllocation);
+        // SAFETY: The vector is dropped after `unregister` only, and its elements are initialized.
         if let Err(error) = self.seen(unsafe { self.driver().host_register(ptr, bytes) }) {
             return Err(Returned::new(error, ManuallyDrop::into_inner(elements)));
         }
@@ -444,7 +445,7 @@ impl Device {
     /// cannot be called, the vector leaks.
     fn unregister(self, memory: Free, elements: Registered) {
         // SAFETY: `page_lock` registered the memory, and `once` has waited for all uses of it.
-        if self.usable().is_ok() && self.seen(unsafe { self.driver().host_unregister(memory.ptr) }).is_ok() {
+        if self.ensure_usable().is_ok() && self.seen(unsafe { self.driver().host_unregister(memory.ptr) }).is_ok() {
             (elements.0)();
         } else {
             std::mem::forget(elements);
@@ -454,7 +455,7 @@ impl Device {
     /// Gives page-locked memory back to the system. If the device cannot be called, the memory
     /// leaks.
     fn free_pinned(self, block: Free, bytes: usize) {
-        if self.usable().is_ok() {
+        if self.ensure_usable().is_ok() {
             // SAFETY: `new_pinned` of this device made the block with this capacity. Its pool
             // removed it from the free blocks and calls this once, so nothing uses it.
             let _ = unsafe { self.driver().host_free(block.ptr, bytes) };

@@ -29,7 +29,7 @@ impl<B: Block> Split<B> {
         let mut after = lock(&self.after);
         // Keep the list short if many pieces are made and dropped.
         if after.len() >= 32 {
-            after.retain(|e| !e.has_passed());
+            after.retain(|e| !e.is_known_complete());
         }
         after.push(event);
     }

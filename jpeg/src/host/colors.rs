@@ -14,14 +14,16 @@ pub(super) fn convert(color: Color, samples: [&[u8]; 4], rgb: &mut [u8]) {
         Color::YCbCr => three.for_each(|(to, ((y, cb), cr))| *to = from_ycbcr(*y, *cb, *cr)),
         Color::Cmyk => three.zip(d).for_each(|((to, ((c, m), y)), k)| *to = [*c, *m, *y].map(|v| product(v, *k))),
         Color::Ycck => three.zip(d).for_each(|((to, ((y, cb), cr)), k)| {
-            // libjpeg makes the inverse of what Adobe's programs write of it, and that is inverted again.
+            // libjpeg makes the inverse of what Adobe's programs write of it, and that is inverted
+            // again.
             *to = from_ycbcr(*y, *cb, *cr).map(|v| product(255 - v, *k));
         }),
     }
 }
 
-/// Converts full-range YCbCr of ITU-R BT.601, in fixed point with 16 bits. The constants are split so that products have
-/// factors of 16 bits: 1.402 is 1 + 0.402, 0.71414 is 1 - 0.28586, and 1.772 is 2 - 0.228.
+/// Converts full-range YCbCr of ITU-R BT.601, in fixed point with 16 bits. The constants are split
+/// so that products have factors of 16 bits: 1.402 is 1 + 0.402, 0.71414 is 1 - 0.28586, and 1.772
+/// is 2 - 0.228.
 #[inline(always)]
 fn from_ycbcr(y: u8, cb: u8, cr: u8) -> [u8; 3] {
     let (y, cb, cr) = (i32::from(y), i32::from(i16::from(cb) - 128), i32::from(i16::from(cr) - 128));

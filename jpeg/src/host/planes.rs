@@ -1,4 +1,5 @@
-//! The samples of a component, one row of units at a time, and their enlargement as libjpeg does it.
+//! The samples of a component, one row of units at a time, and their enlargement as libjpeg does
+//! it.
 //!
 //! The integers are those of the kernels that make [colors](thalweg_kernels::jpeg).
 
@@ -61,8 +62,9 @@ impl Plane {
         self.by[1] == 2 && self.by[0] <= 2 && self.columns > 2
     }
 
-    /// Returns the samples at row `y` of the image, while the rows of units `number` are there. It uses `line`, which is
-    /// as long as a row of the image, if the samples are not there as they are.
+    /// Returns the samples at row `y` of the image, while the rows of units `number` are there. It
+    /// uses `line`, which is as long as a row of the image, if the samples are not there as they
+    /// are.
     #[inline(always)]
     pub(super) fn row<'p>(&'p mut self, number: usize, y: usize, line: &'p mut [u8]) -> &'p [u8] {
         let [down, across] = self.by;
@@ -110,8 +112,8 @@ impl Plane {
     }
 }
 
-/// Enlarges a row by 2 across. `sums` has one more on each side. `EVEN` and `ODD` round the results, and `SHIFT` divides
-/// them by the weights.
+/// Enlarges a row by 2 across. `sums` has one more on each side. `EVEN` and `ODD` round the
+/// results, and `SHIFT` divides them by the weights.
 #[inline(always)]
 fn double<const EVEN: u16, const ODD: u16, const SHIFT: u16>(sums: &[u16], line: &mut [u8]) {
     let (pairs, rest) = line.as_chunks_mut::<2>();

@@ -1,17 +1,19 @@
-//! Dequantisation and the inverse DCT of a block on the host.
+//! Dequantization and the inverse DCT of a block on the host.
 //!
 //! ```text
-//! for every column, as a lane: dequantise, then the one-dimensional inverse DCT, descaled by 2^11
+//! for every column, as a lane: dequantize, then the one-dimensional inverse DCT, descaled by 2^11
 //! for every row:               its product with the matrix of that transform, descaled by 2^18, plus 128, clamped to 0..255
 //! ```
 //!
-//! - **The integers are those of the kernels**, so of libjpeg's "islow". All sums wrap, so those of rows may have another
-//!   order: a sum of products with a matrix is the same number.
-//! - **The matrix needs no transposition**: the compiler makes vectors of columns and of results, not of rows.
-//! - **What is 0 is not computed.** Coefficients come in zigzag order, so the last one that is not 0 bounds both sides of
-//!   the rest.
+//! - **The integers are those of the kernels**, so of libjpeg's "islow". All sums wrap, so those of
+//!   rows may have another order: a sum of products with a matrix is the same number.
+//! - **The matrix needs no transposition**: the compiler makes vectors of columns and of results,
+//!   not of rows.
+//! - **What is 0 is not computed.** Coefficients come in zigzag order, so the last one that is not
+//!   0 bounds both sides of the rest.
 
-/// The inverse DCT of 8 values, times 2^13 sqrt(8), as a matrix: what each value adds to each result.
+/// The inverse DCT of 8 values, times 2^13 sqrt(8), as a matrix: what each value adds to each
+/// result.
 const MATRIX: [[i32; 8]; 8] = {
     let mut matrix = [[0; 8]; 8];
     let mut k = 0;
@@ -81,8 +83,8 @@ const fn inverse(v: [i32; 8], more: i32) -> [i32; 8] {
     ]
 }
 
-/// Writes the samples of a block, whose coefficients lie row by row, to rows of `stride` samples. The coefficients are 0 from
-/// number `last` on, in zigzag order.
+/// Writes the samples of a block, whose coefficients lie row by row, to rows of `stride` samples.
+/// The coefficients are 0 from number `last` on, in zigzag order.
 #[inline(always)]
 pub(super) fn transform(coefficients: &[i16; 64], steps: &[u16; 64], last: u32, to: &mut [u8], stride: usize) {
     if last <= 1 {

@@ -1,5 +1,5 @@
-//! Writes sequential files of random coefficients: any size, sampling, restart interval, Huffman tables and scans, which no
-//! encoder of photographs gives.
+//! Writes sequential files of random coefficients: any size, sampling, restart interval, Huffman
+//! tables and scans, which no encoder of photographs gives.
 
 /// What a file is like.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ struct Component {
     id: u8,
     h: usize,
     v: usize,
-    quantisation: usize,
+    quantization: usize,
     dc: usize,
     ac: usize,
 }
@@ -27,7 +27,7 @@ struct Decoder {
     width: usize,
     restart: usize,
     components: Vec<Component>,
-    quantisation: HashMap<usize, Vec<i32>>,
+    quantization: HashMap<usize, Vec<i32>>,
     /// By class and number: the symbol of a length and a code.
     huffman: HashMap<(usize, usize), HashMap<(usize, u32), u8>>,
     data: Vec<u8>,
@@ -90,7 +90,7 @@ impl Decoder {
                             true => i32::from(body[1 + 2 * i]) << 8 | i32::from(body[2 + 2 * i]),
                             false => i32::from(body[1 + i]),
                         });
-                        self.quantisation.insert(usize::from(body[0] & 15), values.collect());
+                        self.quantization.insert(usize::from(body[0] & 15), values.collect());
                         body = &body[1 + if wide { 128 } else { 64 }..];
                     }
                 }
@@ -115,7 +115,7 @@ impl Decoder {
                     self.width = usize::from(body[3]) << 8 | usize::from(body[4]);
                     for c in body[6..].chunks(3) {
                         let (h, v) = (usize::from(c[1] >> 4), usize::from(c[1] & 15));
-                        self.components.push(Component { id: c[0], h, v, quantisation: c[2].into(), dc: 0, ac: 0 });
+                        self.components.push(Component { id: c[0], h, v, quantization: c[2].into(), dc: 0, ac: 0 });
                     }
                     if let [only] = &mut self.components[..] {
                         (only.h, only.v) = (1, 1);
@@ -184,7 +184,7 @@ impl Decoder {
                             }
                         }
                         for (k, &place) in order.iter().enumerate() {
-                            coefficients[place] *= self.quantisation[&component.quantisation][k];
+                            coefficients[place] *= self.quantization[&component.quantization][k];
                         }
                         let samples = inverse_dct(&coefficients);
                         let (stride, plane) = &mut planes[c];
@@ -252,10 +252,10 @@ fn enlarge(plane: Vec<Vec<i32>>, h: usize, v: usize, height: usize, width: usize
     let (rows, columns) = (plane.len(), plane[0].len());
     let smooth_across = h == 2 && v <= 2 && columns > 2;
     let smooth_down = v == 2 && (h == 1 || smooth_across);
-    // Three quarters of a sample and one of its neighbour: before it in even places, else after it.
+    // Three quarters of a sample and one of its neighbor: before it in even places, else after it.
     let near = |i: usize, len: usize| {
-        let neighbour = if i.is_multiple_of(2) { (i / 2).saturating_sub(1) } else { (i / 2 + 1).min(len - 1) };
-        (i / 2, neighbour)
+        let neighbor = if i.is_multiple_of(2) { (i / 2).saturating_sub(1) } else { (i / 2 + 1).min(len - 1) };
+        (i / 2, neighbor)
     };
     let mut out = Vec::new();
     for y in 0..height {

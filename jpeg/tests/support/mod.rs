@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use thalweg::{Device, DeviceBuffer, On, PerThread, Stream};
-use thalweg_jpeg::{Decoder, HostDecoder, Image, JpegError, outline};
+use thalweg_jpeg::{DecodedImage, Decoder, HostDecoder, JpegError, outline};
 
 /// The folder of the golden files, from the folder of this crate or of a bundle of tests.
 #[allow(dead_code, reason = "some tests read no files")]
@@ -14,14 +14,18 @@ pub(crate) fn golden_folder() -> &'static Path {
 
 /// Decodes a batch and reads all images back.
 #[allow(dead_code, reason = "some tests decode with decoders of their own")]
-pub(crate) fn decode<'l>(stream: &Stream<PerThread<'l>>, files: &[&[u8]]) -> Vec<Result<(Image, Vec<u8>), JpegError>> {
+pub(crate) fn decode<'l>(
+    stream: &Stream<PerThread<'l>>,
+    files: &[&[u8]],
+) -> Vec<Result<(DecodedImage, Vec<u8>), JpegError>> {
     let mut decoder = Decoder::new(stream.device());
     let batch = decoder.read(files).unwrap();
     let images = decoder.decode(stream, batch).unwrap().synchronize().unwrap();
     let found: Vec<_> = (0..images.len()).map(|i| images.image(i)).collect();
     let on: On<PerThread<'l>, DeviceBuffer<u8>> = stream.bind(images.rgb).unwrap();
-    // Only the images: nobody has written what lies between them, and `compute-sanitizer --tool initcheck` would report that copy.
-    let read = |image: Image| (image.clone(), stream.read_blocking(on.slice(image.bytes).unwrap()).unwrap());
+    // Only the images: nobody has written what lies between them, and
+    // `compute-sanitizer --tool initcheck` would report that copy.
+    let read = |image: DecodedImage| (image.clone(), stream.read_blocking(on.slice(image.bytes).unwrap()).unwrap());
     found.into_iter().map(|image| image.map(read)).collect()
 }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use thalweg_simt::cpu::{CheckedLaunch, Workspace, checker::memory, run_block};
+use thalweg_simt::cpu::{BlockWorkspace, CheckedLaunch, checker::memory, run_block};
 use thalweg_simt::host::{DeviceSlice, Kernel, Launch, LaunchError, LaunchShape};
 
 /// The number of runs of a launch on either device, in turn. The median time counts.
@@ -13,13 +13,13 @@ const TURNS: usize = 7;
 /// A device that runs each launch several times on this thread.
 #[derive(Default)]
 pub(crate) struct Timed {
-    workspace: RefCell<Workspace>,
+    workspace: RefCell<BlockWorkspace>,
     times: RefCell<BTreeMap<&'static str, [Duration; 2]>>,
 }
 
 impl Timed {
-    /// Returns the times on the ordinary device and on the checked one by the names of the kernels: those of
-    /// the longest launch, if there were several.
+    /// Returns the times on the ordinary device and on the checked one by the names of the kernels:
+    /// those of the longest launch, if there were several.
     pub(crate) fn times(&self) -> BTreeMap<&'static str, [Duration; 2]> {
         self.times.borrow().clone()
     }

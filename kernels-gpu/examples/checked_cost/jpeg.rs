@@ -1,8 +1,9 @@
-//! The family `jpeg`: two images of 256 x 256, one with chroma halved in both directions and one with full chroma.
+//! The family `jpeg`: two images of 256 x 256, one with chroma halved in both directions and one
+//! with full chroma.
 
 use thalweg_kernels::jpeg::{
     COMPONENT_WORDS, Coded, IMAGE_WORDS, PIECE_BITS, PIXELS, Pieces, SEGMENT_WORDS, TABLE_WORDS, admit, coefficients,
-    colors, inverse_dct, offsets, photographs, settle, synchronize,
+    colors, colors_420, find_sync_points, inverse_dct, offsets, repair_sync_points,
 };
 use thalweg_simt::host::LaunchError;
 
@@ -10,8 +11,8 @@ use crate::device::{Timed, buffer, of, zeros};
 
 const SIDE: u32 = 256;
 
-/// The symbols of the codes 000 to 111, for DC coefficients and for the AC coefficients of luma and chroma. They
-/// differ, so that a decoder which starts at a wrong bit falls into step.
+/// The symbols of the codes 000 to 111, for DC coefficients and for the AC coefficients of luma and
+/// chroma. They differ, so that a decoder which starts at a wrong bit falls into step.
 const SYMBOLS: [[u8; 8]; 3] = [
     [0, 1, 2, 3, 4, 5, 2, 3],
     [0x00, 0x01, 0x02, 0x11, 0x12, 0x21, 0x03, 0x31],
@@ -42,8 +43,8 @@ impl Bits {
         (self.random >> 8) % below
     }
 
-    /// Writes a random code of a table and a value of its size. Returns its symbol, whose zeros and value are at
-    /// most `room` coefficients.
+    /// Writes a random code of a table and a value of its size. Returns its symbol, whose zeros and
+    /// value are at most `room` coefficients.
     fn code(&mut self, symbols: &[u8; 8], room: u32) -> u8 {
         let mut code = self.random(8);
         while u32::from(symbols[code as usize] >> 4) >= room {
@@ -70,8 +71,8 @@ impl Bits {
     }
 }
 
-/// Makes a Huffman table with eight codes of three bits, as the kernels take it. No code is longer than the fast
-/// part holds, so the rest stays empty.
+/// Makes a Huffman table with eight codes of three bits, as the kernels take it. No code is longer
+/// than the fast part holds, so the rest stays empty.
 fn table(symbols: &[u8; 8]) -> Vec<u32> {
     let mut words = vec![0; TABLE_WORDS as usize];
     for at in 0..512 {
@@ -123,18 +124,19 @@ pub(crate) fn launch(on: &Timed) -> Result<(), LaunchError> {
         data: of(&data),
     };
     let (states, counts, places) = (zeros(2 * count), zeros(4 * count), zeros(4 * count));
-    synchronize(on, &coded, states, counts)?;
-    settle(on, &coded, states, counts)?;
+    find_sync_points(on, &coded, states, counts)?;
+    repair_sync_points(on, &coded, states, counts)?;
     offsets(on, &coded, counts, places)?;
     let (found, status) = (zeros(64 * blocks as usize), zeros(2));
     coefficients(on, &coded, &Pieces { states, counts, places }, found, status)?;
-    // SAFETY: No kernel runs, and the buffer is that of `status`, which was written when it was made.
+    // SAFETY: No kernel runs, and the buffer is that of `status`, which was written when it was
+    // made.
     let status_words = unsafe { std::slice::from_raw_parts(status.device_ptr() as *const u32, 2) };
     assert_eq!(status_words, [0; 2], "the kernels refuse the data");
     let (planes, rgb) = (zeros(planes as usize), zeros(2 * rgb_bytes as usize));
-    let quantisation = buffer(3 * 32, |_| 0x0004_0004);
-    inverse_dct(on, images, status, most_blocks, quantisation, found, planes)?;
+    let quantization = buffer(3 * 32, |_| 0x0004_0004);
+    inverse_dct(on, images, status, most_blocks, quantization, found, planes)?;
     let across = SIDE.div_ceil(PIXELS);
-    photographs(on, images, status, (SIDE / 2 + 1) * across, planes, rgb)?;
+    colors_420(on, images, status, (SIDE / 2 + 1) * across, planes, rgb)?;
     colors(on, images, status, SIDE * across, planes, rgb)
 }

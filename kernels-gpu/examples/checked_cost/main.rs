@@ -1,7 +1,9 @@
-//! Times each kernel of this crate on one CPU core, as the ordinary CPU device and as the checked one run it,
-//! and prints a table. It fails if a kernel of the PTX files is missing. Results are in `benches/record`.
+//! Times each kernel of this crate on one CPU core, as the ordinary CPU device and as the checked
+//! one run it, and prints a table. It fails if a kernel of the PTX files is missing. Results are in
+//! `benches/record`.
 //!
-//! `cargo run --release -p thalweg-kernels --features augment,collective,jpeg,linear,train,vision --example checked_cost [height width]`
+//! `cargo run --release -p thalweg-kernels --features augment,collective,jpeg,linear,train,vision
+//! --example checked_cost [height width]`
 //!
 //! The extents are those of the images of `vision`. The other families have small batches.
 

@@ -14,7 +14,7 @@ fn numbers(len: usize) -> &'static mut DeviceSlice<(), f32> {
 }
 
 /// Launches the kernels for activations of one type, whose numbers `value` makes.
-pub(crate) fn launch<T: train::Number>(on: &Timed, value: impl Fn(usize) -> T) -> Result<(), LaunchError> {
+pub(crate) fn launch<T: train::TrainElement>(on: &Timed, value: impl Fn(usize) -> T) -> Result<(), LaunchError> {
     let r = ROWS as u32;
     let activations = |len| buffer(len, &value);
     // Few rows have the kernels of wide ones.
@@ -36,7 +36,7 @@ pub(crate) fn launch<T: train::Number>(on: &Timed, value: impl Fn(usize) -> T) -
         train::round(on, numbers(n), buffer(n, |_| bf16::from_f32(0.0)))?;
     }
     train::products_with_two(on, shape, false, x, numbers(2 * ROWS), parts, zeros(2 * width))?;
-    train::columns::<(), _, T>(on, shape, false, activations(n), parts, zeros(width))?;
+    train::sum_rows::<(), _, T>(on, shape, false, activations(n), parts, zeros(width))?;
     train::gelu_backward_columns::<(), _, T>(
         on,
         shape,
@@ -75,7 +75,7 @@ pub(crate) fn launch<T: train::Number>(on: &Timed, value: impl Fn(usize) -> T) -
 }
 
 /// Attention of two heads of `size` elements, and its gradient.
-fn attention<T: train::Number>(on: &Timed, size: usize, value: &impl Fn(usize) -> T) -> Result<(), LaunchError> {
+fn attention<T: train::TrainElement>(on: &Timed, size: usize, value: &impl Fn(usize) -> T) -> Result<(), LaunchError> {
     let (heads, width) = (2, 2 * size);
     let n = ROWS * width;
     let activations = |len| buffer(len, value);

@@ -1,9 +1,9 @@
 //! The family `vision`: two images, in patches of 64 and of 32 pixels.
 
 use thalweg_kernels::vision::{
-    Budget, Layout, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut, allocate,
-    analyze, balance, compress, compress_fused, compress_fused_bf16, compress_fused_f16, entropy, features, gains,
-    participatory, profile_sample, profile_scale, relevance, relevance_with_query, textures, top,
+    BatchLayout, Budget, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
+    allocate, analyze, balance, compress, compress_fused, compress_fused_bf16, compress_fused_f16, entropy, features,
+    gains, participatory, profile_sample, profile_scale, relevance, relevance_with_query, textures, top,
 };
 use thalweg_simt::host::LaunchError;
 
@@ -12,7 +12,7 @@ use crate::device::{Timed, buffer, noise, of, zeros};
 /// Launches all kernels for images of these extents.
 pub(crate) fn launch(on: &Timed, height: u32, width: u32) -> Result<(), LaunchError> {
     for patch in [64, 32] {
-        let layout = Layout::new(&[[height, width]; 2], patch).expect("a legal batch");
+        let layout = BatchLayout::new(&[[height, width]; 2], patch).expect("a legal batch");
         let (n, bytes) = (layout.patches() as usize, layout.bytes() as usize);
         let table = of(layout.table());
         let (batch, rgb) = (layout.batch(table), buffer(bytes, noise));

@@ -9,20 +9,21 @@
 //!     out = x scale + shift
 //! ```
 //!
-//! Launch: a block of 64 x 3 threads for each tile. A thread takes some rows of one column, and then 4 rows of 4
-//! columns of a channel, twice.
-//! Memory: the bytes of the crop are read once (columns and rows around a tile come from L1 and L2),
-//! and each output is written once, 16 bytes a thread; 54 KiB of shared memory.
+//! Launch: a block of 64 x 3 threads for each tile. A thread takes some rows of one column, and
+//! then 4 rows of 4 columns of a channel, twice. Memory: the bytes of the crop are read once
+//! (columns and rows around a tile come from L1 and L2), and each output is written once, 16 bytes
+//! a thread; 54 KiB of shared memory.
 //!
-//! - **A tile with its border is 64 columns**, a column for each thread of two warps, and the rows of 56 floats
-//!   that they store begin at a multiple of 16 bytes if S is a multiple of 4.
-//! - **A thread blurs 4 rows and 4 columns in registers**, and gets the 3 columns on each side from the lanes
-//!   beside it. So a value is loaded 2.5 times from shared memory for each output, and not 14 times.
-//! - **Columns outside the image are computed as those that they reflect**, and rows outside are read from those
-//!   that they reflect. These are in the same tile, since S is at least 7.
-//! - **Blocks of 192 threads** leave 80 registers to a thread while four of them fill the shared memory of a
-//!   multiprocessor. With 256 threads the blur spilled or three blocks fitted, and with 128 too few warps hid the
-//!   latency (7 and 3 % slower).
+//! - **A tile with its border is 64 columns**, a column for each thread of two warps, and the rows
+//!   of 56 floats that they store begin at a multiple of 16 bytes if S is a multiple of 4.
+//! - **A thread blurs 4 rows and 4 columns in registers**, and gets the 3 columns on each side from
+//!   the lanes beside it. So a value is loaded 2.5 times from shared memory for each output, and
+//!   not 14 times.
+//! - **Columns outside the image are computed as those that they reflect**, and rows outside are
+//!   read from those that they reflect. These are in the same tile, since S is at least 7.
+//! - **Blocks of 192 threads** leave 80 registers to a thread while four of them fill the shared
+//!   memory of a multiprocessor. With 256 threads the blur spilled or three blocks fitted, and with
+//!   128 too few warps hid the latency (7 and 3 % slower).
 
 use thalweg_simt::{Cooperative, Element, In, Simt, bf16, bf16x2, kernel};
 
@@ -41,11 +42,11 @@ const STRIPS: u32 = 3;
 const COLUMNS: u32 = THREADS - 2 * SIDE;
 /// The rows of a tile with its border.
 const HEIGHT: u32 = ROWS + 2 * BORDER;
-/// The words of shared memory for the colours of a tile.
+/// The words of shared memory for the colors of a tile.
 const COLORS: u32 = 3 * HEIGHT * THREADS;
 /// The rows and columns that a thread blurs at once.
 const OWN: u32 = 4;
-/// The words of shared memory: the colours, and what `staged` needs.
+/// The words of shared memory: the colors, and what `staged` needs.
 #[cfg(not(target_arch = "nvptx64"))]
 const WORDS: u32 = COLORS + staged::WORDS;
 
@@ -95,15 +96,16 @@ augment! {
     ///
     /// `sums` are those of [`measure`](super::measure), and are read only if `measured` says so;
     /// otherwise the contrast of every image must be 1. An element is
-    /// `x scale[channel] + shift[channel]`, with x from 0 to 1. If an image is blurred, S must be at
-    /// least 7: this is checked here for all images by the flag `blurs`.
+    /// `x scale[channel] + shift[channel]`, with x from 0 to 1. If an image is blurred, S must be
+    /// at least 7: this is checked here for all images by the flag `blurs`.
     augment_f32 <f32>;
     /// Does the same as [`augment_f32`], with elements in bfloat16, rounded to nearest even.
     augment_bf16 <bf16>;
 }
 
-/// Returns the index that `i` stands for, among `size`, which is at least 7, where the borders are reflected
-/// without repeating the edge. Only up to 3 indices beside the image have one, and others get any.
+/// Returns the index that `i` stands for, among `size`, which is at least 7, where the borders are
+/// reflected without repeating the edge. Only up to 3 indices beside the image have one, and others
+/// get any.
 #[inline(always)]
 fn reflected(i: i32, size: u32) -> u32 {
     let last = size as i32 - 1;
@@ -155,13 +157,14 @@ impl Output for bf16 {
 /// Computes the tile of a block.
 ///
 /// # Safety
-/// The grid, the block and the shared memory are those of [`augment_f32`], and its requirements hold.
-/// `out` has as many elements as that requires.
+/// The grid, the block and the shared memory are those of [`augment_f32`], and its requirements
+/// hold. `out` has as many elements as that requires.
 #[inline(always)]
 unsafe fn tile<C: Cooperative, E: Output>(cx: C, input: Input, blurs: bool, out: *mut E) {
     let Input { size, bytes, luma, records, rgb, .. } = input;
     let image = cx.block_idx().z;
-    // SAFETY: The last dimension of the grid is the number of images, and `records` has one for each.
+    // SAFETY: The last dimension of the grid is the number of images, and `records` has one for
+    // each.
     let record = unsafe { Record::load(cx, records, image) };
     let Some(crop) = record.crop(rgb, bytes) else {
         return; // The same in all threads of the block.
@@ -174,8 +177,8 @@ unsafe fn tile<C: Cooperative, E: Output>(cx: C, input: Input, blurs: bool, out:
     let (from, to) = (left.saturating_sub(SIDE), (left + COLUMNS + SIDE).min(size));
     // Flipped, it is this part of the crop.
     let columns = if record.has(FLIP) { [size - to, size - from] } else { [from, to] };
-    // SAFETY: All threads of the block call these. The shared memory behind the colours has the words that
-    // the tile needs.
+    // SAFETY: All threads of the block call these. The shared memory behind the colors has the
+    // words that the tile needs.
     let (tile, mean) = unsafe {
         let samples = cx.shared(4 * COLORS);
         (Tile::new(cx, crop, size, [first, end], columns, samples, THREADS * STRIPS), mean(cx, input))
@@ -186,15 +189,15 @@ unsafe fn tile<C: Cooperative, E: Output>(cx: C, input: Input, blurs: bool, out:
     // SAFETY: The window has `COLORS` words.
     let pixels = unsafe { cx.shared::<f32>(0) };
     {
-        // Columns outside the image get the colours that they reflect, or some other column's if there are too few
-        // to reflect, so that what is behind the barrier need not know.
+        // Columns outside the image get the colors that they reflect, or some other column's if
+        // there are too few to reflect, so that what is behind the barrier need not know.
         let x = reflected((left + cx.thread_idx().x) as i32 - SIDE as i32, size).min(size - 1);
         let strip = (end - first).div_ceil(STRIPS);
         let first = first + cx.thread_idx().y * strip;
         let column = if record.has(FLIP) { size - 1 - x } else { x };
-        // SAFETY: Column and rows are in the tile: a reflection goes at most 3 columns back into the image, and a
-        // tile with columns behind the image has its last one. Rows of the tile with its border are below `HEIGHT`, and only one thread has a
-        // row of a column.
+        // SAFETY: Column and rows are in the tile: a reflection goes at most 3 columns back into
+        // the image, and a tile with columns behind the image has its last one. Rows of the tile
+        // with its border are below `HEIGHT`, and only one thread has a row of a column.
         unsafe {
             tile.column(cx, column, first, (first + strip).min(end), |y, color| {
                 let color = adjust(cx, record, luma, mean, bright(cx, record, color));
@@ -212,8 +215,8 @@ unsafe fn tile<C: Cooperative, E: Output>(cx: C, input: Input, blurs: bool, out:
     let record = unsafe { Record::load(cx, records, image) };
     let blur = blurs && record.has(BLUR);
     let vector = size.is_multiple_of(OWN) && (out as usize).is_multiple_of(OWN as usize * size_of::<E>());
-    // A warp has 4 rows of two strips, and a lane 4 columns. The first and the last lane of a strip have the
-    // columns of the border only.
+    // A warp has 4 rows of two strips, and a lane 4 columns. The first and the last lane of a strip
+    // have the columns of the border only.
     let group = cx.rank() % (THREADS / OWN);
     let inside = group > 0 && group < THREADS / OWN - 1;
     let x = left + group * OWN - SIDE.min(group * OWN);
@@ -236,8 +239,8 @@ unsafe fn tile<C: Cooperative, E: Output>(cx: C, input: Input, blurs: bool, out:
         let finish = |i: u32, v: [f32; 4]| {
             let v = v.map(|v| cx.fma(v, scale, shift));
             let to = start.wrapping_add((i * size) as usize);
-            // SAFETY: Elements of rows and columns below `size` are in the result, and no other thread has
-            // them. If `size` is a multiple of 4, all four columns are below it or none.
+            // SAFETY: Elements of rows and columns below `size` are in the result, and no other
+            // thread has them. If `size` is a multiple of 4, all four columns are below it or none.
             unsafe {
                 if inside && y + i < size && vector && x < size {
                     E::four(cx, to, v);
@@ -251,14 +254,15 @@ unsafe fn tile<C: Cooperative, E: Output>(cx: C, input: Input, blurs: bool, out:
             }
         };
         let at = (c * HEIGHT + BORDER) * THREADS + group * OWN;
-        // SAFETY: The window has the tile with its border, as far as it is inside the image, which was
-        // written before the barrier. All lanes of the warp are here: the number of jobs is even.
+        // SAFETY: The window has the tile with its border, as far as it is inside the image, which
+        // was written before the barrier. All lanes of the warp are here: the number of jobs is
+        // even.
         unsafe {
             if blur {
                 let row = |i: u32| {
-                    // A row up to 3 above or below the tile, or the row that it reflects: y > -4 becomes at
-                    // most 3, and y < size + 3 becomes at least size - 4, and the first row of the tile is
-                    // below `size`.
+                    // A row up to 3 above or below the tile, or the row that it reflects: y > -4
+                    // becomes at most 3, and y < size + 3 becomes at least size - 4, and the first
+                    // row of the tile is below `size`.
                     let row = reflected((y + i) as i32 - BORDER as i32, size) + BORDER - top;
                     cx.shared_get4(pixels, at + row * THREADS - BORDER * THREADS)
                 };
@@ -289,8 +293,8 @@ fn four<T>(f: impl Fn(u32) -> T) -> [T; 4] {
     [f(0), f(1), f(2), f(3)]
 }
 
-/// Blurs 4 rows and 4 columns of a channel, down and then across, and passes each row to `each`. `row` gives
-/// the lane's columns of the 10 rows from 3 above on; lanes have neighbouring columns.
+/// Blurs 4 rows and 4 columns of a channel, down and then across, and passes each row to `each`.
+/// `row` gives the lane's columns of the 10 rows from 3 above on; lanes have neighboring columns.
 #[inline(always)]
 fn blurred(cx: impl Cooperative, taps: [f32; 4], row: impl Fn(u32) -> [f32; 4], each: impl Fn(u32, [f32; 4])) {
     let blur = |i: u32, rows: [[f32; 4]; 7]| {

@@ -16,7 +16,7 @@ pub(super) fn bright(cx: impl Simt, record: Record, color: [f32; 3]) -> [f32; 3]
     color.map(|v| cx.mul_sat(v, record.brightness()))
 }
 
-/// Changes contrast and saturation, and may make the colour gray. `mean` is that of luma over the
+/// Changes contrast and saturation, and may make the color gray. `mean` is that of luma over the
 /// image.
 #[inline(always)]
 pub(super) fn adjust(cx: impl Simt, record: Record, weights: [f32; 3], mean: f32, color: [f32; 3]) -> [f32; 3] {

@@ -5,8 +5,9 @@
 //!     sums[image][tile] = sum of luma(clamp(brightness x)) over the tile
 //! ```
 //!
-//! Launch: a block of 64 x 2 threads for each tile; a thread takes 16 rows of one column. 25 KiB of shared memory.
-//! Memory: the bytes of the crop are read once, and 4 bytes are written for each tile.
+//! Launch: a block of 64 x 2 threads for each tile; a thread takes 16 rows of one column. 25 KiB of
+//! shared memory. Memory: the bytes of the crop are read once, and 4 bytes are written for each
+//! tile.
 
 use thalweg_simt::kernel;
 
@@ -24,8 +25,8 @@ use crate::parts::block::sum;
 const STRIPS: u32 = 2;
 
 kernel! {
-    /// Computes the sum of luma of each tile of [`SUM_COLUMNS`] x [`ROWS`] outputs:
-    /// `sums` [B, tiles down, tiles across]. The sum of an image whose crop is not inside `rgb` is 0.
+    /// Computes the sum of luma of each tile of [`SUM_COLUMNS`] x [`ROWS`] outputs: `sums` [B,
+    /// tiles down, tiles across]. The sum of an image whose crop is not inside `rgb` is 0.
     pub unsafe fn measure(
         cx: impl Cooperative, images: u32, size: u32, bytes: u64, luma_weights: [f32; 3],
         records: In<u32>, rgb: In<u8>, sums: Out<f32>,

@@ -12,7 +12,7 @@
 //!
 //! ```text
 //! x = crop / 255, resized to S x S by the separable antialiased bilinear filter:
-//!     output i has its centre at c = (i + 0.5) n / S among n samples; sample j inside the crop weighs
+//!     output i has its center at c = (i + 0.5) n / S among n samples; sample j inside the crop weighs
 //!     max(0, 1 - |j + 0.5 - c| / max(1, n / S)), and weights are divided by their sum
 //! x = x from right to left                                       if the flag says so
 //! x = clamp(brightness x);  m = mean of luma(x) over the S x S pixels
@@ -25,29 +25,30 @@
 //!
 //! # Why two launches
 //!
-//! The mean of luma needs every pixel of the resized image before the first one can be finished, and
-//! an image of 224 x 224 floats does not fit into the shared memory of a block. So `measure`
+//! The mean of luma needs every pixel of the resized image before the first one can be finished,
+//! and an image of 224 x 224 floats does not fit into the shared memory of a block. So `measure`
 //! computes the resized image and keeps only one sum for each tile, and `augment` computes it
 //! again. For a crop of h x w, the two read 3 h w bytes each (the second time mostly from L2) and
-//! write 12 S S bytes, or 6 S S as bf16. Storing the resized image instead would move another
-//! 24 S S bytes to save the arithmetic of one resize.
+//! write 12 S S bytes, or 6 S S as bf16. Storing the resized image instead would move another 24 S
+//! S bytes to save the arithmetic of one resize.
 //!
 //! # What takes the time
 //!
-//! Instructions do, not memory: about 70 % of the issue slots of an H200 are used, and 25 to 40 % of its memory.
-//! With a thread's own weights, positions and loads of bytes, more instructions prepared a column than computed it.
-//! So a block prepares them once, in shared memory (`staged`), and a thread has many rows of a column.
+//! Instructions do, not memory: about 70 % of the issue slots of an H200 are used, and 25 to 40 %
+//! of its memory. With a thread's own weights, positions and loads of bytes, more instructions
+//! prepared a column than computed it. So a block prepares them once, in shared memory (`staged`),
+//! and a thread has many rows of a column.
 //!
 //! # Exactness
 //!
-//! The position of a sample relative to the centre of an output is a whole number in units of
+//! The position of a sample relative to the center of an output is a whole number in units of
 //! 1 / (2 S). All weights are computed from such whole numbers, so that they are exact at any
 //! distance from the corner. Sums have a fixed order, so the same input gives the same bits.
 //!
 //! # Trust
 //!
-//! A record never decides an address without a check. An image whose crop is not inside `rgb` leaves
-//! its part of `out` as it was.
+//! A record never decides an address without a check. An image whose crop is not inside `rgb`
+//! leaves its part of `out` as it was.
 
 mod apply;
 mod color;
@@ -70,5 +71,6 @@ pub const ROWS: u32 = 32;
 const THREADS: u32 = 64;
 /// The rows above and below a tile that the blur needs.
 const BORDER: u32 = 3;
-/// The columns beside a tile. Only 3 of them count, but with 4 the columns of a tile begin at multiples of 4.
+/// The columns beside a tile. Only 3 of them count, but with 4 the columns of a tile begin at
+/// multiples of 4.
 const SIDE: u32 = 4;

@@ -35,8 +35,8 @@ impl Record {
     /// `records` starts on 16 bytes and has more than `index` records.
     #[inline(always)]
     pub(super) unsafe fn load(cx: impl Simt, records: In<u32>, index: u32) -> Self {
-        // SAFETY: A record is 64 bytes, so each of its quarters starts on 16 bytes. The caller promises
-        // that the record is there.
+        // SAFETY: A record is 64 bytes, so each of its quarters starts on 16 bytes. The caller
+        // promises that the record is there.
         let quarter = |i: usize| unsafe { cx.load4(records.as_ptr().add((index * RECORD_WORDS) as usize + 4 * i)) };
         let [[a, b, c, d], [e, f, g, h], [i, j, k, l], [m, n, o, p]] = [quarter(0), quarter(1), quarter(2), quarter(3)];
         Self { words: [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] }
@@ -115,8 +115,8 @@ impl Crop {
         self.rgb.wrapping_add(y as usize * self.stride as usize + 3 * x as usize)
     }
 
-    /// Loads four pixels of row `y` from column `x` on, each in the low 24 bits of a word. Those that are not
-    /// in the crop are anything.
+    /// Loads four pixels of row `y` from column `x` on, each in the low 24 bits of a word. Those
+    /// that are not in the crop are anything.
     ///
     /// # Safety
     /// The crop has row `y`.

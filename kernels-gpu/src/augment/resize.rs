@@ -37,17 +37,17 @@ impl Axis {
         Self { samples: samples as i32, size: size as i32, reach: 2 * samples.max(size) as i32, inverse }
     }
 
-    /// Computes `n / (2 S)`, rounded down, for `n` below 2^30 whose quotient is at most 2^15. A division of
-    /// integers would take more than twice as many instructions.
+    /// Computes `n / (2 S)`, rounded down, for `n` below 2^30 whose quotient is at most 2^15. A
+    /// division of integers would take more than twice as many instructions.
     #[inline(always)]
     fn quotient(self, n: i32) -> i32 {
-        // In the sum with 2^23 the last place is worth 1. The quotient is off by less than 0.1 before that, so
-        // the number in the low bits is the one that is asked for, or the next one.
+        // In the sum with 2^23 the last place is worth 1. The quotient is off by less than 0.1
+        // before that, so the number in the low bits is the one that is asked for, or the next one.
         let near = (n as f32 * self.inverse + 8_388_608.0).to_bits() as i32 & 0x7f_ffff;
         if near * 2 * self.size > n { near - 1 } else { near }
     }
 
-    /// Returns the centre of output `i`, at most 2^29.
+    /// Returns the center of output `i`, at most 2^29.
     #[inline(always)]
     fn center(self, i: u32) -> i32 {
         (2 * i as i32 + 1) * self.samples
@@ -67,7 +67,7 @@ impl Axis {
         (self.quotient(after) as u32).min(self.samples as u32)
     }
 
-    /// Returns the distance of sample `j` from the centre of output `i`.
+    /// Returns the distance of sample `j` from the center of output `i`.
     #[inline(always)]
     fn distance(self, i: u32, j: u32) -> f32 {
         ((2 * j as i32 + 1) * self.size - self.center(i)) as f32
@@ -78,8 +78,8 @@ impl Axis {
         self.reach as f32 - distance.abs()
     }
 
-    /// Returns how many samples next to one another have all the weight of an output: 2 or 3, or `None`
-    /// if there may be more, or if the crop has fewer.
+    /// Returns how many samples next to one another have all the weight of an output: 2 or 3, or
+    /// `None` if there may be more, or if the crop has fewer.
     #[inline(always)]
     pub(super) fn few(self) -> Option<u32> {
         match self.samples {
@@ -90,14 +90,15 @@ impl Axis {
         }
     }
 
-    /// Returns the first of `count` samples that have all the weight of output `i`. With the count of
-    /// [`few`](Self::few) or more, it is at most 2 more for output `i + 1`.
+    /// Returns the first of `count` samples that have all the weight of output `i`. With the count
+    /// of [`few`](Self::few) or more, it is at most 2 more for output `i + 1`.
     #[inline(always)]
     pub(super) fn window(self, i: u32, count: u32) -> u32 {
         self.first(i).min(self.samples as u32 - count)
     }
 
-    /// Returns the weights of `count` samples, at most 3, from `first` on for output `i`. Their sum is 1.
+    /// Returns the weights of `count` samples, at most 3, from `first` on for output `i`. Their sum
+    /// is 1.
     #[inline(always)]
     pub(super) fn weights(self, cx: impl Simt, i: u32, first: u32, count: u32) -> [f32; 3] {
         let distance = self.distance(i, first);
@@ -150,8 +151,8 @@ impl Across {
         let mut pixel = crop.pixel(y, self.first);
         for _ in self.first..self.end {
             let weight = self.axis.weight(distance);
-            // SAFETY: `first..end` are columns of the crop, as `Axis` cuts them at the number of samples,
-            // and `crop` is inside the buffer of images.
+            // SAFETY: `first..end` are columns of the crop, as `Axis` cuts them at the number of
+            // samples, and `crop` is inside the buffer of images.
             let byte = |c: usize| unsafe { cx.load(pixel.wrapping_add(c)) };
             let [r, g, b] = [byte(0), byte(1), byte(2)].map(|v| scaled(cx, u32::from(v), 1.0));
             sum = [cx.fma(weight, r, sum[0]), cx.fma(weight, g, sum[1]), cx.fma(weight, b, sum[2])];
@@ -163,7 +164,7 @@ impl Across {
 }
 
 /// Computes rows `first..end` of column `column` of the crop resized to `size` x `size`, and passes
-/// each row and its colour, from 0 to 1, to `each`.
+/// each row and its color, from 0 to 1, to `each`.
 ///
 /// # Safety
 /// `column` is below `size`, `end` is at most `size`, and `size` is at most
@@ -200,7 +201,8 @@ pub(super) unsafe fn resized<C: Simt>(
                 let weight = down.weight(down.distance(i, next));
                 sum = add(weight, colors, sum);
                 total += weight;
-                // The last output of the crop has no next one, and what is carried then is not used.
+                // The last output of the crop has no next one, and what is carried then is not
+                // used.
                 let weight = down.weight(down.distance(i + 1, next)).max(0.0);
                 carried = add(weight, colors, carried);
                 carried_total += weight;

@@ -8,13 +8,13 @@
 //!     for every output: sum new rows across, keep the last 2 or 3; add them
 //! ```
 //!
-//! - **It is for crops that are enlarged, or reduced by at most 3 / 2**: then 2 or 3 samples count for an
-//!   output on each axis. Others go through [`resized`], which reads device memory.
+//! - **It is for crops that are enlarged, or reduced by at most 3 / 2**: then 2 or 3 samples count
+//!   for an output on each axis. Others go through [`resized`], which reads device memory.
 //! - **Positions and weights are computed once for a row or a column**, and not by each thread.
-//! - **A pixel is one word**, so a row costs a thread 2 or 3 loads. The copy loads 4 pixels as 4 words and shifts
-//!   them, instead of 12 bytes.
+//! - **A pixel is one word**, so a row costs a thread 2 or 3 loads. The copy loads 4 pixels as 4
+//!   words and shifts them, instead of 12 bytes.
 
-use thalweg_simt::{Cooperative, Shared, Simt};
+use thalweg_simt::{Cooperative, SharedMemory, Simt};
 
 use super::record::Crop;
 use super::resize::{Axis, resized};
@@ -23,8 +23,8 @@ use super::{BORDER, ROWS, THREADS};
 /// The most rows and columns of a tile with its border.
 const HEIGHT: u32 = ROWS + 2 * BORDER;
 const WIDTH: u32 = THREADS;
-/// The most rows and columns of samples of a tile: with 2 samples for an output as many as the outputs and
-/// one more, with 3 as many as half of them more, and 3.
+/// The most rows and columns of samples of a tile: with 2 samples for an output as many as the
+/// outputs and one more, with 3 as many as half of them more, and 3.
 const DOWN: u32 = HEIGHT * 3 / 2 + 3;
 const ACROSS: u32 = (WIDTH * 3 / 2 + 3).next_multiple_of(4);
 /// The words of shared memory for a tile: positions and weights, and samples.
@@ -40,19 +40,19 @@ pub(super) struct Tile {
     left: u32,
     /// The samples for an output on both axes, or 0 if they are too many to be in shared memory.
     count: u32,
-    table: Shared<u32>,
-    pixels: Shared<u32>,
+    table: SharedMemory<u32>,
+    pixels: SharedMemory<u32>,
 }
 
 impl Tile {
-    /// Copies the samples of rows `top..bottom` and columns `left..right` to shared memory. The caller
-    /// passes a barrier before it uses the tile.
+    /// Copies the samples of rows `top..bottom` and columns `left..right` to shared memory. The
+    /// caller passes a barrier before it uses the tile.
     ///
     /// # Safety
-    /// All threads of a block call this, with the same arguments. There are `threads`, at least as many as
-    /// rows and columns of the tile, and a multiple of 32. The part is
-    /// not empty, it is inside `size` x `size`, and it has at most [`ROWS`] + 2 [`BORDER`] rows and
-    /// [`THREADS`] columns. `window` has [`WORDS`] words, on 16 bytes, and nobody else uses them.
+    /// All threads of a block call this, with the same arguments. There are `threads`, at least as
+    /// many as rows and columns of the tile, and a multiple of 32. The part is not empty, it is
+    /// inside `size` x `size`, and it has at most [`ROWS`] + 2 [`BORDER`] rows and [`THREADS`]
+    /// columns. `window` has [`WORDS`] words, on 16 bytes, and nobody else uses them.
     #[inline(always)]
     pub(super) unsafe fn new<C: Cooperative>(
         cx: C,
@@ -60,7 +60,7 @@ impl Tile {
         size: u32,
         [top, bottom]: [u32; 2],
         [left, right]: [u32; 2],
-        window: Shared<u32>,
+        window: SharedMemory<u32>,
         threads: u32,
     ) -> Self {
         let (down, across) = (Axis::new(cx, crop.height, size), Axis::new(cx, crop.width, size));
@@ -96,15 +96,17 @@ impl Tile {
         let per_row = if x1 - x0 <= 64 { 16 } else { 32 };
         let (mut y, x) = (y0 + rank / per_row, x0 + rank % per_row * 4);
         while y < y1 && x < x1 {
-            // SAFETY: The row is in the crop, as `window` says. There are at most `DOWN` rows and `ACROSS`
-            // columns of samples, and both `ACROSS` and the first column of the four are multiples of 4.
+            // SAFETY: The row is in the crop, as `window` says. There are at most `DOWN` rows and
+            // `ACROSS` columns of samples, and both `ACROSS` and the first column of the four are
+            // multiples of 4.
             unsafe { cx.shared_set4(pixels, (y - y0) * ACROSS + (x - x0), crop.four(cx, y, x)) };
             y += threads / per_row;
         }
         tile
     }
 
-    /// Computes rows `first..end` of a column, and passes each row and its colour, from 0 to 1, to `each`.
+    /// Computes rows `first..end` of a column, and passes each row and its color, from 0 to 1, to
+    /// `each`.
     ///
     /// # Safety
     /// The rows and the column are in the tile, and the block has passed a barrier after
@@ -144,8 +146,8 @@ impl Tile {
         if first >= end {
             return;
         }
-        // SAFETY: `new` filled the table for the tile's rows and columns, and the caller promises that they
-        // are. Samples from the one that the table names on were copied.
+        // SAFETY: `new` filled the table for the tile's rows and columns, and the caller promises
+        // that they are. Samples from the one that the table names on were copied.
         unsafe {
             let [place, a, b, c] = cx.shared_get4(self.table, 4 * (column - self.left));
             let across = [a, b, c].map(f32::from_bits);
@@ -178,8 +180,9 @@ impl Tile {
             for i in first..end {
                 let [next, a, b, c] = entry(i);
                 let down = [a, b, c].map(f32::from_bits);
-                // The samples of an output begin at most 1 row below those of the output before, or 2 if there
-                // are 3 of them. A loop for as many rows as are new would cost more than the rows.
+                // The samples of an output begin at most 1 row below those of the output before, or
+                // 2 if there are 3 of them. A loop for as many rows as are new would cost more than
+                // the rows.
                 let mut step = 1;
                 while step < N {
                     if begin < next {

@@ -7,7 +7,7 @@ use super::reduce as kernels;
 
 /// The operation that reduces several elements to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fold {
+pub enum ReduceOp {
     /// Their sum. That of integers wraps.
     Sum = kernels::SUM as isize,
     /// Their sum divided by their number; of integers the sum.
@@ -23,7 +23,8 @@ mod sealed {
 }
 
 /// A type that can be reduced: `f32`, `f64`, [`struct@f16`], [`bf16`], `i32`, `u32`, `i64`, `u64`
-/// or `u8`. No other crate can implement it, because `reduce` is trusted to launch on these buffers:
+/// or `u8`. No other crate can implement it, because `reduce` is trusted to launch on these
+/// buffers:
 ///
 /// ```compile_fail,E0277
 /// # use thalweg_simt::host::{DeviceSlice, Launch};
@@ -33,7 +34,7 @@ mod sealed {
 /// // SAFETY: It is transparent over a number.
 /// unsafe impl thalweg_simt::Element for Mine {}
 ///
-/// impl thalweg_kernels::collective::Number for Mine {
+/// impl thalweg_kernels::collective::ReduceElement for Mine {
 ///     fn reduce<S, L: Launch<S> + ?Sized>(
 ///         _: &L, _: [u32; 2], _: u32, _: &DeviceSlice<S, Self>, _: &mut DeviceSlice<S, Self>,
 ///     ) -> Result<(), L::Error> {
@@ -41,7 +42,7 @@ mod sealed {
 ///     }
 /// }
 /// ```
-pub trait Number: Element + sealed::Sealed {
+pub trait ReduceElement: Element + sealed::Sealed {
     #[doc(hidden)]
     fn reduce<S, L: Launch<S> + ?Sized>(
         on: &L,
@@ -64,7 +65,7 @@ pub trait Number: Element + sealed::Sealed {
 macro_rules! numbers {
     ($($t:ident as $e:ty: $reduce:ident, $exchange:ident $(, $many:literal of $wide:ty: $wider:ident)?;)*) => {$(
         impl sealed::Sealed for $t {}
-        impl Number for $t {
+        impl ReduceElement for $t {
             fn reduce<S, L: Launch<S> + ?Sized>(
                 on: &L, [ranks, n]: [u32; 2], op: u32, x: &DeviceSlice<S, Self>, y: &mut DeviceSlice<S, Self>,
             ) -> Result<(), L::Error> {
@@ -100,23 +101,24 @@ numbers! {
     u8 as u8: reduce_u8, exchange_u8;
 }
 
-/// Returns the elements, which begin at a multiple of 16 bytes and fill as many, as others of at most 4 bytes.
+/// Returns the elements, which begin at a multiple of 16 bytes and fill as many, as others of at
+/// most 4 bytes.
 fn as_words<S, T: Element, W: Element>(x: &mut DeviceSlice<S, T>) -> &mut DeviceSlice<S, W> {
     const { assert!(size_of::<W>() <= 4 && align_of::<W>() <= 4) };
-    // SAFETY: The result has the same bytes and borrows the slice exclusively. The caller checked the address, and every bit
-    // pattern is a value of either element.
+    // SAFETY: The result has the same bytes and borrows the slice exclusively. The caller checked
+    // the address, and every bit pattern is a value of either element.
     unsafe { DeviceSlice::from_raw_mut(x.device_ptr(), x.byte_len() / size_of::<W>()) }
 }
 
-/// Reduces the rows of `x`, [ranks, length of `y`], to one, in their order. `f16` and `bf16` are summed in `f32` and
-/// rounded once.
+/// Reduces the rows of `x`, [ranks, length of `y`], to one, in their order. `f16` and `bf16` are
+/// summed in `f32` and rounded once.
 ///
 /// # Errors
 /// A length does not fit, or what the launch fails with.
 #[track_caller]
-pub fn reduce<S, L: Launch<S> + ?Sized, E: Number>(
+pub fn reduce<S, L: Launch<S> + ?Sized, E: ReduceElement>(
     on: &L,
-    fold: Fold,
+    fold: ReduceOp,
     ranks: u32,
     x: &DeviceSlice<S, E>,
     y: &mut DeviceSlice<S, E>,
@@ -126,22 +128,26 @@ pub fn reduce<S, L: Launch<S> + ?Sized, E: Number>(
     E::reduce(on, [ranks, n], fold as u32, x, y)
 }
 
-/// Reduces the elements of this rank, `x`, and those of all others in the order of the ranks, and stores the result in place
-/// of all of them. `rows` has a row for each of the `ranks - 1` other ranks, in their order; of each, the first elements count, as
-/// many as `x` has. It takes `blocks` multiprocessors at most. `f16` and `bf16` are summed in `f32` and rounded once: the bits are those of [`reduce`].
+/// Reduces the elements of this rank, `x`, and those of all others in the order of the ranks, and
+/// stores the result in place of all of them. `rows` has a row for each of the `ranks - 1` other
+/// ranks, in their order; of each, the first elements count, as many as `x` has. It takes `blocks`
+/// multiprocessors at most. `f16` and `bf16` are summed in `f32` and rounded once: the bits are
+/// those of [`reduce`].
 ///
 /// # Errors
-/// A length does not fit, `rank` is none of the `ranks`, there is no other rank, or what the launch fails with.
+/// A length does not fit, `rank` is none of the `ranks`, there is no other rank, or what the launch
+/// fails with.
 #[track_caller]
-pub fn exchange<S, L: Launch<S> + ?Sized, E: Number>(
+pub fn exchange<S, L: Launch<S> + ?Sized, E: ReduceElement>(
     on: &L,
-    fold: Fold,
+    fold: ReduceOp,
     blocks: u32,
     [rank, ranks]: [u32; 2],
     x: &mut DeviceSlice<S, E>,
     rows: &mut DeviceSlice<S, E>,
 ) -> Result<(), L::Error> {
-    // Lengths that are too large, and rows that are no whole ones, fit no buffer that exists, which the launcher reports.
+    // Lengths that are too large, and rows that are no whole ones, fit no buffer that exists, which
+    // the launcher reports.
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let others = ranks.saturating_sub(1);
     let pitch = count(rows.len() / (others.max(1) as usize));

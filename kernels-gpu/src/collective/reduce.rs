@@ -8,8 +8,9 @@
 //! Launch: a thread for each element.
 //! Memory: each element is read once and the result is written.
 //!
-//! [`exchange_f32`] and its like do the same where this rank's elements `x` and those of the others lie apart, and store the
-//! result in all of these places, so that it can be copied back to the others from there:
+//! [`exchange_f32`] and its like do the same where this rank's elements `x` and those of the others
+//! lie apart, and store the result in all of these places, so that it can be copied back to the
+//! others from there:
 //!
 //! ```text
 //! all = wide v[0, i];    for k in 1..ranks: all = fold(all, wide v[k, i])
@@ -17,14 +18,15 @@
 //! with v[rank] = x, and v[k] = rows[k], or rows[k - 1] behind `rank`
 //! ```
 //!
-//! Launch: as many blocks of 1024 threads as the caller grants, because they run beside products that want all
-//! multiprocessors. A thread has every nth element, or every nth 16 bytes if everything is aligned to them
-//! (`exchange_f32_fours`, `exchange_f16_eights`, `exchange_bf16_eights`): few blocks use the memory well only if each
-//! access is a large one.
+//! Launch: as many blocks of 1024 threads as the caller grants, because they run beside products
+//! that want all multiprocessors. A thread has every nth element, or every nth 16 bytes if
+//! everything is aligned to them (`exchange_f32_fours`, `exchange_f16_eights`,
+//! `exchange_bf16_eights`): few blocks use the memory well only if each access is a large one.
 //! Memory: each element is read once, and the result is written once for each rank.
 //!
-//! `f16` and `bf16` are widened to `f32` and rounded once. So the bits are those of the reduction on the host
-//! (`thalweg_collective`, `element.rs`), which has the same order and the same rules for what is not a number.
+//! `f16` and `bf16` are widened to `f32` and rounded once. So the bits are those of the reduction
+//! on the host (`thalweg_collective`, `element.rs`), which has the same order and the same rules
+//! for what is not a number.
 
 use thalweg_simt::{bf16, f16, kernel};
 
@@ -138,7 +140,8 @@ reductions! {
     reduce_u8 <u8> as u8, fold_integer, |v: u8| v, |v: u8| v;
 }
 
-/// Folds the numbers of two ranks. `op` is the same for all threads, so it is asked once for all of them.
+/// Folds the numbers of two ranks. `op` is the same for all threads, so it is asked once for all of
+/// them.
 macro_rules! fold_all {
     ($fold:ident, $op:expr, $all:expr, $next:expr) => {
         match $op {
@@ -164,7 +167,8 @@ macro_rules! exchanges {
                 let mut cells = x.mine(t);
                 rows.for_each_column(t, |column| {
                     let Some(own) = cells.next() else { return };
-                    // Both before either is used, so that a thread waits for the memory once if there are two ranks.
+                    // Both before either is used, so that a thread waits for the memory once if
+                    // there are two ranks.
                     let (mine, first) = (own.get(), column.cell::<0>(0).get());
                     let (mine, first): ([$wide; $lanes], [$wide; $lanes]) = ($widen(mine), $widen(first));
                     let value = |k: u32| -> [$wide; $lanes] {

@@ -9,10 +9,12 @@
 //! Launch: one block, a thread for each image, 256 at a time.
 //! Memory: each record is read twice, the second time from L1, and written once.
 //!
-//! - **The records of admitted images are a copy**, which [`Images`](super::Images) borrows. So what was checked cannot
-//!   change before the kernels read it, and they need not check it again in each block.
-//! - **The order of the images is that of their parts.** Then one number for each part says what all
-//!   images before have, and it takes one pass. A plan that lays images out one after another has this order anyway.
+//! - **The records of admitted images are a copy**, which [`Images`](super::Images) borrows. So
+//!   what was checked cannot change before the kernels read it, and they need not check it again in
+//!   each block.
+//! - **The order of the images is that of their parts.** Then one number for each part says what
+//!   all images before have, and it takes one pass. A plan that lays images out one after another
+//!   has this order anyway.
 
 use thalweg_simt::{Simt, kernel};
 
@@ -20,7 +22,8 @@ use super::record::{COMPONENT_WORDS, IMAGE_WORDS, Record};
 
 /// The images at a time, and the threads of the block.
 const THREADS: u32 = 256;
-/// The parts of an image that kernels write: pieces, planes in units of 8 bytes, and bytes of pixels.
+/// The parts of an image that kernels write: pieces, planes in units of 8 bytes, and bytes of
+/// pixels.
 const PARTS: u32 = 3;
 
 /// The memory that an image claims.
@@ -36,8 +39,8 @@ impl Claim {
     /// Nothing at all.
     const NONE: Self = Self { starts: [u64::MAX; PARTS as usize], ends: [0; PARTS as usize], ordered: false };
 
-    /// Reads what the kernels would write for an image: `synchronize` and those after it for its pieces, `inverse_dct` for
-    /// its planes, and `colors` and `photographs` for its pixels.
+    /// Reads what the kernels would write for an image: `find_sync_points` and those after it for
+    /// its pieces, `inverse_dct` for its planes, and `colors` and `colors_420` for its pixels.
     ///
     /// # Safety
     /// `image` is a record of an image.
@@ -80,7 +83,8 @@ impl Claim {
 }
 
 kernel! {
-    /// Copies the records of images whose parts overlap no other image's to `admitted`, and zeros in the place of others.
+    /// Copies the records of images whose parts overlap no other image's to `admitted`, and zeros
+    /// in the place of others.
     pub(super) unsafe fn admit(cx: impl Cooperative, image_count: u32, images: In<u32>, admitted: Out<u32>)
     require {
         (1..=65535).contains(&image_count),
@@ -124,8 +128,8 @@ kernel! {
                 cx.shared_set(totals, warp * PARTS + 2, pixels);
             }
             cx.barrier();
-            // The largest end before this image, and that of all images so far. A loop over the parts would put them
-            // into local memory.
+            // The largest end before this image, and that of all images so far. A loop over the
+            // parts would put them into local memory.
             let merged = |part: usize| {
                 let (mut before, mut all) = (before[part].max(carry[part]), carry[part]);
                 for w in 0..THREADS / 32 {

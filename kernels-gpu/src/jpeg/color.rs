@@ -8,17 +8,18 @@
 //!
 //! Memory: the planes are read once, 3 bytes are written for each pixel; 16.1 KiB of shared memory.
 //!
-//! - **The integers are those of libjpeg.** Where a component is enlarged by 2, a sample is 3/4 of the
-//!   nearer one and 1/4 of the farther one, with biases 1 and 2 by turns (8 and 7 in two
-//!   dimensions). At borders the last sample of the image repeats, not the padding of the last block.
-//!   Enlarged across, this holds for components of more than 2 samples a row. All others are
+//! - **The integers are those of libjpeg.** Where a component is enlarged by 2, a sample is 3/4 of
+//!   the nearer one and 1/4 of the farther one, with biases 1 and 2 by turns (8 and 7 in two
+//!   dimensions). At borders the last sample of the image repeats, not the padding of the last
+//!   block. Enlarged across, this holds for components of more than 2 samples a row. All others are
 //!   replicated.
-//! - **Sums of chroma are computed in pairs**, as the halves of a word: the largest one has 12 bits.
-//! - **The pixels of a warp go through shared memory** if the image is upright. They are one run of bytes
-//!   of the image, whatever its width, so the warp stores them 16 bytes at a time. Stored by the threads
-//!   that compute them, each sector of memory would be written three times.
-//! - **If the image lies on its side, the threads of a warp take pixels below one another**, which are
-//!   neighbours in the upright image.
+//! - **Sums of chroma are computed in pairs**, as the halves of a word: the largest one has 12
+//!   bits.
+//! - **The pixels of a warp go through shared memory** if the image is upright. They are one run of
+//!   bytes of the image, whatever its width, so the warp stores them 16 bytes at a time. Stored by
+//!   the threads that compute them, each sector of memory would be written three times.
+//! - **If the image lies on its side, the threads of a warp take pixels below one another**, which
+//!   are neighbors in the upright image.
 
 use thalweg_simt::{Cooperative, In, Out, kernel};
 
@@ -29,7 +30,7 @@ use super::record::{IMAGE_WORDS, Record};
 
 /// The threads of a block.
 const THREADS: u32 = 256;
-/// The blocks of [`photographs`] that a multiprocessor has room for.
+/// The blocks of [`colors_420`] that a multiprocessor has room for.
 const BLOCKS: u32 = 4;
 /// The bytes of the planes in shared memory, up to a multiple of 16.
 const PLANES_BYTES: u32 = 3 * PLANE_WORDS * 4;
@@ -49,11 +50,12 @@ struct Frame {
 }
 
 impl Frame {
-    /// Reads the record of the image of a block. `None` if the image has no samples, because its `status` is not 0, or if a
-    /// plane or the pixels do not lie in their buffers.
+    /// Reads the record of the image of a block. `None` if the image has no samples, because its
+    /// `status` is not 0, or if a plane or the pixels do not lie in their buffers.
     ///
     /// # Safety
-    /// All threads of the block call it, and it is the first that uses shared memory. The buffers have as many bytes.
+    /// All threads of the block call it, and it is the first that uses shared memory. The buffers
+    /// have as many bytes.
     #[inline(always)]
     unsafe fn read(
         cx: impl Cooperative,
@@ -64,14 +66,16 @@ impl Frame {
         bytes: u64,
         rgb_bytes: u64,
     ) -> Option<Self> {
-        // SAFETY: There is a record for each row of blocks, and the words are inside it. The window is that of the planes.
+        // SAFETY: There is a record for each row of blocks, and the words are inside it. The window
+        // is that of the planes.
         unsafe {
             let number = cx.block_idx().y;
             let image = Record::new(images, number, IMAGE_WORDS);
             let (height, width) = (image.get(cx, 0).max(1), image.get(cx, 1).max(1));
             let (orientation, color) = (image.get(cx, 2), image.get(cx, 3));
             let start = image.wide(cx, 14);
-            // A thread for each plane looks at what the image's record says of it, and the others take that over.
+            // A thread for each plane looks at what the image's record says of it, and the others
+            // take that over.
             let (rank, known) = (cx.rank(), cx.shared::<u32>(0));
             if rank < 3 {
                 let pixels = u64::from(height) * u64::from(width);
@@ -96,8 +100,9 @@ impl Frame {
         }
     }
 
-    /// Says whether the image is of the usual kind, which [`photographs`] takes and [`colors`] leaves alone: upright
-    /// YCbCr whose chroma is enlarged by 2 in both directions. All threads of a block get the same answer.
+    /// Says whether the image is of the usual kind, which [`colors_420`] takes and [`colors`]
+    /// leaves alone: upright YCbCr whose chroma is enlarged by 2 in both directions. All threads of
+    /// a block get the same answer.
     #[inline(always)]
     fn is_usual(self) -> bool {
         let doubled = |plane: Plane| plane.by == [2, 2] && plane.columns > 2;
@@ -106,10 +111,10 @@ impl Frame {
 }
 
 kernel! {
-    /// Does the work of [`colors`] for images of the usual kind. `most` is the largest number of groups of such an
-    /// image: [`PIXELS`] pixels each of two rows, the last row of one pair and the first row of the next. So the
-    /// first and the last group of a column may have one row.
-    pub(super) unsafe fn photographs(
+    /// Does the work of [`colors`] for images of the usual kind. `most` is the largest number of
+    /// groups of such an image: [`PIXELS`] pixels each of two rows, the last row of one pair and
+    /// the first row of the next. So the first and the last group of a column may have one row.
+    pub(super) unsafe fn colors_420(
         cx: impl Cooperative, image_count: u32, most: u32, bytes: u64, rgb_bytes: u64,
         images: In<u32>, status: In<u32>, planes: In<u8>, rgb: Out<u8>,
     )
@@ -149,8 +154,8 @@ kernel! {
 }
 
 kernel! {
-    /// Turns `planes` into `rgb`, the upright images one after another. `most` is the largest number
-    /// of groups of [`PIXELS`] pixels of an image, where each row has groups of its own.
+    /// Turns `planes` into `rgb`, the upright images one after another. `most` is the largest
+    /// number of groups of [`PIXELS`] pixels of an image, where each row has groups of its own.
     pub(super) unsafe fn colors(
         cx: impl Cooperative, image_count: u32, most: u32, bytes: u64, rgb_bytes: u64,
         images: In<u32>, status: In<u32>, planes: In<u8>, rgb: Out<u8>,
@@ -187,7 +192,8 @@ kernel! {
         }
         // The same for all threads of the block.
         if orientation <= 1 {
-            // An image has fewer than 2^30 pixels, so the first byte of a thread's pixels fits a word.
+            // An image has fewer than 2^30 pixels, so the first byte of a thread's pixels fits a
+            // word.
             let at = if count > 0 { 3 * (y * width + x) } else { 0 };
             let first = cx.shuffle(at, 0);
             // Threads past the end of the image come last.
@@ -204,7 +210,8 @@ kernel! {
         } else {
             if count > 0 {
                 let (bottom, right) = (height - 1, width - 1);
-                // The place of this thread's first pixel in the upright image, and the step to the next one.
+                // The place of this thread's first pixel in the upright image, and the step to the
+                // next one.
                 let (place, step) = match orientation {
                     2 => (y * width + right - x, -1),
                     3 => ((bottom - y) * width + right - x, -1),

@@ -1,29 +1,30 @@
-//! Dequantisation and the inverse DCT: coefficients to samples.
+//! Dequantization and the inverse DCT: coefficients to samples.
 //!
 //! ```text
 //! for every block of 8 x 8, in parallel:
-//!     for every column: dequantise, then the one-dimensional inverse DCT, descaled by 2^11
+//!     for every column: dequantize, then the one-dimensional inverse DCT, descaled by 2^11
 //!     for every row:    the one-dimensional inverse DCT, descaled by 2^18, plus 128, clamped to 0..255
 //! ```
 //!
-//! Launch: 8 threads for each block of coefficients. A block of threads makes 64 blocks of samples that
-//! follow one another in a plane.
-//! Memory: 128 bytes read and 64 written for each block; 14 KiB of shared memory.
+//! Launch: 8 threads for each block of coefficients. A block of threads makes 64 blocks of samples
+//! that follow one another in a plane. Memory: 128 bytes read and 64 written for each block; 14 KiB
+//! of shared memory.
 //!
 //! - **The integers are those of libjpeg** ("islow", after Loeffler, Ligtenberg and Moschytz 1989,
 //!   with constants of 13 bits), so every sample equals libjpeg's. Sums wrap, as a broken file may
 //!   contain any coefficient.
-//! - **Coefficients lie column by column**, so a thread loads its column with one access, and the block
-//!   crosses shared memory once, between columns and rows.
-//! - **Rows of samples are written in whole sectors** of 32 bytes, because a warp makes 8 blocks that
-//!   are neighbours in the image, and not in the data. A block of coefficients is 128 bytes, which is
-//!   whole sectors wherever it lies.
-//! - **Each group of 8 threads makes two neighbours**, whose rows it stores 16 bytes at a time. What binds here are
-//!   the accesses to shared memory and to the L1 cache, so steps of quantisation come two in a word, too.
-//! - **One thread finds the place of a block for the 8 that compute it.** It takes several divisions,
-//!   which cost as much as the transform if every thread makes them.
+//! - **Coefficients lie column by column**, so a thread loads its column with one access, and the
+//!   block crosses shared memory once, between columns and rows.
+//! - **Rows of samples are written in whole sectors** of 32 bytes, because a warp makes 8 blocks
+//!   that are neighbors in the image, and not in the data. A block of coefficients is 128 bytes,
+//!   which is whole sectors wherever it lies.
+//! - **Each group of 8 threads makes two neighbors**, whose rows it stores 16 bytes at a time. What
+//!   binds here are the accesses to shared memory and to the L1 cache, so steps of quantization
+//!   come two in a word, too.
+//! - **One thread finds the place of a block for the 8 that compute it.** It takes several
+//!   divisions, which cost as much as the transform if every thread makes them.
 
-use thalweg_simt::{Cooperative, Shared, kernel};
+use thalweg_simt::{Cooperative, SharedMemory, kernel};
 
 use super::record::{COMPONENT_WORDS, IMAGE_WORDS, Record};
 
@@ -31,10 +32,11 @@ use super::record::{COMPONENT_WORDS, IMAGE_WORDS, Record};
 const THREADS: u32 = 256;
 /// The blocks of coefficients that a block of threads computes at a time.
 const AT_ONCE: u32 = THREADS / 8;
-/// The blocks of coefficients of a block of threads. Each thread takes part in two, one after the other.
+/// The blocks of coefficients of a block of threads. Each thread takes part in two, one after the
+/// other.
 const BLOCKS: u32 = 2 * AT_ONCE;
-/// The words of a row in shared memory, and of a block. With these, the threads of a warp write columns
-/// and read rows, 4 words at a time, without conflicts of banks.
+/// The words of a row in shared memory, and of a block. With these, the threads of a warp write
+/// columns and read rows, 4 words at a time, without conflicts of banks.
 const ROW: u32 = 12;
 const BLOCK_WORDS: u32 = 8 * ROW + 8;
 /// The place of a block that is not there.
@@ -76,10 +78,10 @@ fn inverse(v: [i32; 8], more: i32) -> [i32; 8] {
     ]
 }
 
-/// Finds the block of number `index` in an image: the blocks of a plane row by row, plane after plane.
-/// Returns its number in `coefficients`, where its first row starts in `planes` and how far the next row
-/// is, both in 8 bytes, and its quantisation table. A block that is not there is [`NOWHERE`], and the first one of the image
-/// stands for it.
+/// Finds the block of number `index` in an image: the blocks of a plane row by row, plane after
+/// plane. Returns its number in `coefficients`, where its first row starts in `planes` and how far
+/// the next row is, both in 8 bytes, and its quantization table. A block that is not there is
+/// [`NOWHERE`], and the first one of the image stands for it.
 ///
 /// # Safety
 /// `image` is a record of an image.
@@ -118,14 +120,14 @@ unsafe fn locate(cx: impl Cooperative, image: Record, index: u32, blocks: u32, t
 /// The shared memory of a block of 8 x 8, and the column and the row of it that a thread computes.
 #[derive(Clone, Copy)]
 struct Work {
-    window: Shared<i32>,
+    window: SharedMemory<i32>,
     own: u32,
     line: u32,
 }
 
 impl Work {
-    /// Transforms a block of which this thread has one column of coefficients. `steps` is this column of its
-    /// quantisation table. Returns a row of samples.
+    /// Transforms a block of which this thread has one column of coefficients. `steps` is this
+    /// column of its quantization table. Returns a row of samples.
     ///
     /// # Safety
     /// All lanes of the warp call it.
@@ -162,21 +164,22 @@ impl Work {
 }
 
 kernel! {
-    /// Turns `coefficients` [B, 64] into `planes`. `quantisation` [Q, 32] has two steps in each word, in the order of the
-    /// coefficients, which is column by column. `most` is the largest number of blocks of an image. Images whose
-    /// `status` [I] is not 0 are left out, and those without components: nobody has written all of their coefficients.
+    /// Turns `coefficients` [B, 64] into `planes`. `quantization` [Q, 32] has two steps in each
+    /// word, in the order of the coefficients, which is column by column. `most` is the largest
+    /// number of blocks of an image. Images whose `status` [I] is not 0 are left out, and those
+    /// without components: nobody has written all of their coefficients.
     pub(super) unsafe fn inverse_dct(
         cx: impl Cooperative, image_count: u32, table_count: u32, blocks: u32, most: u32, bytes: u64,
-        images: In<u32>, status: In<u32>, quantisation: In<u32>, coefficients: In<i16>, planes: Out<u8>,
+        images: In<u32>, status: In<u32>, quantization: In<u32>, coefficients: In<i16>, planes: Out<u8>,
     )
     require {
         image_count >= 1, table_count >= 1, most <= blocks, blocks < 1 << 31,
         images.len() == image_count * IMAGE_WORDS,
         status.len() == image_count,
-        quantisation.len() == table_count * 32,
+        quantization.len() == table_count * 32,
         coefficients.len() == blocks * 64,
         coefficients.is_aligned(16),
-        quantisation.is_aligned(16),
+        quantization.is_aligned(16),
         planes.len() == bytes,
         planes.is_aligned(16),
     }
@@ -195,14 +198,14 @@ kernel! {
         }
         cx.barrier();
 
-        // A column of coefficients is 16 bytes, so one access loads it. All loads are under way before
-        // the first result is needed. A block that is not there has the coefficients of the image's first, and its
-        // samples are not stored: its threads take part in the barriers.
+        // A column of coefficients is 16 bytes, so one access loads it. All loads are under way
+        // before the first result is needed. A block that is not there has the coefficients of the
+        // image's first, and its samples are not stored: its threads take part in the barriers.
         let pair = 8 * (rank / 8);
         let ([block, at, stride, table], [next, beside, other, last]) =
             (cx.shared_get4(found, pair), cx.shared_get4(found, pair + 4));
         let column = |of: u32| cx.load4(coefficients.as_ptr().add(of as usize * 64 + 8 * line as usize).cast::<u32>());
-        let steps = |table: u32| cx.load4(quantisation.as_ptr().add(table as usize * 32 + 4 * line as usize));
+        let steps = |table: u32| cx.load4(quantization.as_ptr().add(table as usize * 32 + 4 * line as usize));
         let (columns, steps) = ([column(block), column(next)], [steps(table), steps(last)]);
         let work = Work { window: work, own: rank / 8 * BLOCK_WORDS, line };
         let [a, b] = work.transform(cx, columns[0], steps[0]);
@@ -210,7 +213,8 @@ kernel! {
         let [c, d] = work.transform(cx, columns[1], steps[1]);
         let to = planes.as_ptr().cast::<u32>();
         let row = |at: u32, stride: u32| 2 * (at + line * stride) as usize;
-        // The samples of two neighbours are 16 bytes. `beside` is a place of its own if the first block is not there.
+        // The samples of two neighbors are 16 bytes. `beside` is a place of its own if the first
+        // block is not there.
         if at % 2 == 0 && stride.is_multiple_of(2) && beside == at + 1 && stride == other {
             cx.store4(to.add(row(at, stride)), [a, b, c, d]);
         } else {

@@ -1,6 +1,6 @@
 //! The decoder of one piece of coded data.
 
-use thalweg_simt::{Cooperative, In, Shared, Simt};
+use thalweg_simt::{Cooperative, In, SharedMemory, Simt};
 
 use super::record::{COMPONENT_WORDS, Record};
 use super::{FAST_BITS, PIECE_BITS, TABLE_WORDS, TABLES};
@@ -108,7 +108,7 @@ impl Decoder {
     /// # Safety
     /// The window `tables` has [`TABLES`] tables of [`TABLE_WORDS`] words.
     #[inline(always)]
-    pub(super) unsafe fn run<C: Cooperative>(self, cx: C, tables: Shared<u32>, start: State) -> Outcome {
+    pub(super) unsafe fn run<C: Cooperative>(self, cx: C, tables: SharedMemory<u32>, start: State) -> Outcome {
         let mut cursor = Cursor::new(cx, &self, start, [0; 3]);
         while cursor.bit < self.bits {
             // SAFETY: The caller promises the tables.
@@ -142,7 +142,8 @@ pub(super) struct Cursor {
 /// The result of a code.
 #[derive(Clone, Copy)]
 pub(super) enum Found {
-    /// A coefficient: its place in the block in zigzag order, and its value. That of a DC coefficient is the sum so far.
+    /// A coefficient: its place in the block in zigzag order, and its value. That of a DC
+    /// coefficient is the sum so far.
     Coefficient(u32, u32),
     /// Coefficients that are 0.
     Zeros,
@@ -166,7 +167,7 @@ impl Cursor {
     /// # Safety
     /// The window `tables` has [`TABLES`] tables of [`TABLE_WORDS`] words.
     #[inline(always)]
-    pub(super) unsafe fn step(&mut self, cx: impl Cooperative, decoder: &Decoder, tables: Shared<u32>) -> Found {
+    pub(super) unsafe fn step(&mut self, cx: impl Cooperative, decoder: &Decoder, tables: SharedMemory<u32>) -> Found {
         if decoder.word + (self.bit >> 5) != self.word {
             self.word += 1;
             self.window = self.window << 32 | u64::from(decoder.load(cx, self.word + 1));
@@ -230,10 +231,10 @@ impl Cursor {
 /// # Safety
 /// At `table` of the window is a table of [`TABLE_WORDS`] words.
 #[inline(always)]
-unsafe fn symbol(cx: impl Cooperative, tables: Shared<u32>, table: u32, ahead: u32) -> (u32, u32) {
+unsafe fn symbol(cx: impl Cooperative, tables: SharedMemory<u32>, table: u32, ahead: u32) -> (u32, u32) {
     const LIMITS: u32 = 1 << (FAST_BITS - 1);
-    // SAFETY: The top 9 bits are below 512, so their entry is in the first 256 words. Lengths are at
-    // most 16, and the index of a symbol is at most 255, so both are inside the table.
+    // SAFETY: The top 9 bits are below 512, so their entry is in the first 256 words. Lengths are
+    // at most 16, and the index of a symbol is at most 255, so both are inside the table.
     unsafe {
         let top = ahead >> (32 - FAST_BITS);
         let entry = cx.shared_get(tables, table + top / 2) >> (16 * (top & 1)) & 0xffff;

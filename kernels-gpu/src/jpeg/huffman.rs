@@ -16,19 +16,20 @@
 //!   continue alike, so comparing states is enough.
 //! - **Sums of DC differences come with the counts**: a scan over pieces then gives each piece its
 //!   DC values, and no other pass over the coefficients is needed.
-//! - **A block of coefficients is written once, as a whole line** of 128 bytes, by all threads of a warp. A thread keeps its
-//!   block in shared memory until it is complete. Stores of 2 bytes, to memory that was set to 0 before, made the
-//!   device read and write each sector of it once more.
-//! - **Between two votes a thread decodes one code.** With a loop of several codes, in which a thread with a complete block waits,
-//!   the assembler for `sm_90` (CUDA 13.0) let lanes vote apart from one another, and blocks were lost.
+//! - **A block of coefficients is written once, as a whole line** of 128 bytes, by all threads of a
+//!   warp. A thread keeps its block in shared memory until it is complete. Stores of 2 bytes, to
+//!   memory that was set to 0 before, made the device read and write each sector of it once more.
+//! - **Between two votes a thread decodes one code.** With a loop of several codes, in which a
+//!   thread with a complete block waits, the assembler for `sm_90` (CUDA 13.0) let lanes vote apart
+//!   from one another, and blocks were lost.
 
-use thalweg_simt::{Atomic, Cooperative, In, InOut, Shared, kernel};
+use thalweg_simt::{Atomic, Cooperative, In, InOut, SharedMemory, kernel};
 
 use super::decode::{Cursor, Decoder, Found, Outcome, State};
 use super::record::{IMAGE_WORDS, Record, SEGMENT_WORDS};
 use super::{PIECE_BITS, PIECES_OF_BLOCK, TABLE_WORDS, TABLES};
 
-/// The threads of a block of [`settle`] and [`offsets`].
+/// The threads of a block of [`repair_sync_points`] and [`offsets`].
 const THREADS: u32 = 256;
 /// The words of all Huffman tables of an image.
 const ALL_TABLES: u32 = TABLES * TABLE_WORDS;
@@ -36,8 +37,8 @@ const ALL_TABLES: u32 = TABLES * TABLE_WORDS;
 const STATES: u32 = 2;
 /// The words of `counts` and `places` for each piece: coefficients, and DC sums of 3 components.
 const COUNTS: u32 = 4;
-/// The words of a thread of [`coefficients`] in shared memory: a block of coefficients, and one more, so that words of one
-/// place lie in different banks.
+/// The words of a thread of [`coefficients`] in shared memory: a block of coefficients, and one
+/// more, so that words of one place lie in different banks.
 const OWN: u32 = 33;
 /// The bit of `status` for data that does not fit its tables.
 const BROKEN: u32 = 1;
@@ -45,8 +46,8 @@ const BROKEN: u32 = 1;
 const SHORT: u32 = 2;
 /// The bit of `status` for data whose pieces did not fall into step within [`ROUNDS`] rounds.
 const APART: u32 = 4;
-/// The most rounds of [`settle`]. Data of photographs needs 1 or 2. Without a bound, data that never
-/// falls into step would take time in proportion to the square of its length.
+/// The most rounds of [`repair_sync_points`]. Data of photographs needs 1 or 2. Without a bound,
+/// data that never falls into step would take time in proportion to the square of its length.
 const ROUNDS: u32 = 16;
 
 /// Copies the Huffman tables of an image into shared memory.
@@ -59,7 +60,7 @@ unsafe fn load_tables(
     image: Record,
     huffman: In<u32>,
     tables: u32,
-    window: Shared<u32>,
+    window: SharedMemory<u32>,
     threads: u32,
 ) {
     // SAFETY: Word 12 is inside the record. `i` is below the size of the window, and `huffman` has
@@ -105,7 +106,7 @@ kernel! {
     /// ended. `pieces` [P] is the segment of each piece, `most` the largest number of pieces of an
     /// image. `states` [P, 2] and `counts` [P, 4] are written.
     #[allow(clippy::too_many_arguments)]
-    pub(super) unsafe fn synchronize(
+    pub(super) unsafe fn find_sync_points(
         cx: impl Cooperative, image_count: u32, segment_count: u32, piece_count: u32, words: u32, most: u32, table_count: u32,
         images: In<u32>, segments: In<u32>, pieces: In<u32>, huffman: In<u32>, data: In<u32>,
         states: InOut<u32>, counts: InOut<u32>,
@@ -178,9 +179,10 @@ kernel! {
 
 kernel! {
     /// Decodes pieces again where the first piece of a block does not start where the piece before
-    /// it ended, until every piece of the image starts where its predecessor ended, or for 16 rounds.
+    /// it ended, until every piece of the image starts where its predecessor ended, or for 16
+    /// rounds.
     #[allow(clippy::too_many_arguments)]
-    pub(super) unsafe fn settle(
+    pub(super) unsafe fn repair_sync_points(
         cx: impl Cooperative, image_count: u32, segment_count: u32, piece_count: u32, words: u32, table_count: u32,
         images: In<u32>, segments: In<u32>, pieces: In<u32>, huffman: In<u32>, data: In<u32>,
         states: InOut<u32>, counts: InOut<u32>,
@@ -212,8 +214,9 @@ kernel! {
         // Each round settles at least one block more, so no more rounds than blocks are of use.
         let mut round = 0;
         while round < blocks.min(ROUNDS) {
-            // Each thread takes one block of pieces, and then the one 256 blocks further. It reads the state
-            // before its block before anyone changes a state. All threads make equally many turns.
+            // Each thread takes one block of pieces, and then the one 256 blocks further. It reads
+            // the state before its block before anyone changes a state. All threads make equally
+            // many turns.
             let mut turn = 1;
             while turn < blocks {
                 let block = turn + rank;
@@ -323,7 +326,8 @@ kernel! {
     }
 }
 
-/// The place of each coefficient of a block, column by column, in zigzag order (ITU-T T.81, figure A.6).
+/// The place of each coefficient of a block, column by column, in zigzag order (ITU-T T.81, figure
+/// A.6).
 pub const ZIGZAG: [u8; 64] = [
     0, 8, 1, 2, 9, 16, 24, 17, 10, 3, 4, 11, 18, 25, 32, 40, 33, 26, 19, 12, 5, 6, 13, 20, 27, 34, 41, 48, 56, 49, 42,
     35, 28, 21, 14, 7, 15, 22, 29, 36, 43, 50, 57, 58, 51, 44, 37, 30, 23, 31, 38, 45, 52, 59, 60, 53, 46, 39, 47, 54,
@@ -331,11 +335,12 @@ pub const ZIGZAG: [u8; 64] = [
 ];
 
 kernel! {
-    /// Decodes every piece and writes its coefficients, column by column in each block, and DC coefficients
-    /// as their values. Each block of `coefficients` [B, 64] that is complete is written whole, so nothing has to be
-    /// there before. `status` [I], which is 0 before, gets bit 0 for an image with data that does not fit its tables,
-    /// bit 1 for one whose data ends too early, and bit 2 for one whose pieces did not fall into step. Only an image
-    /// that gets no bit has all of its blocks.
+    /// Decodes every piece and writes its coefficients, column by column in each block, and DC
+    /// coefficients as their values. Each block of `coefficients` [B, 64] that is complete is
+    /// written whole, so nothing has to be there before. `status` [I], which is 0 before, gets bit
+    /// 0 for an image with data that does not fit its tables, bit 1 for one whose data ends too
+    /// early, and bit 2 for one whose pieces did not fall into step. Only an image that gets no bit
+    /// has all of its blocks.
     #[allow(clippy::too_many_arguments)]
     pub(super) unsafe fn coefficients(
         cx: impl Cooperative, image_count: u32, segment_count: u32, piece_count: u32, words: u32, most: u32, table_count: u32,
@@ -384,7 +389,8 @@ kernel! {
         let segment = Record::new(segments, pieces.get(cx, piece).min(segment_count - 1), SEGMENT_WORDS);
         let within = piece.saturating_sub(segment.get(cx, 2));
         let decoder = Decoder::new(cx, image, segment, within, data, words);
-        // Past the last piece of an image may lie room that no piece uses and no kernel has written.
+        // Past the last piece of an image may lie room that no piece uses and no kernel has
+        // written.
         let mut start = State::START;
         let mut sums = [0u32; COUNTS as usize];
         if active {
@@ -427,13 +433,14 @@ kernel! {
                             full = mine && cursor.next == 0;
                         }
                         Found::Zeros => full = mine && cursor.next == 0,
-                        // Past the end of the piece this is the next thread's error. It ends here, or each piece
-                        // might take the time of all that follow.
+                        // Past the end of the piece this is the next thread's error. It ends here,
+                        // or each piece might take the time of all that follow.
                         Found::Nothing => active = cursor.bit < decoder.bits,
                     }
                 }
             }
-            // The warp writes the blocks that are complete, one after another: each is a whole line of memory.
+            // The warp writes the blocks that are complete, one after another: each is a whole line
+            // of memory.
             cx.warp_barrier();
             let mut left = cx.ballot(full);
             while left != 0 {
@@ -444,8 +451,9 @@ kernel! {
                 cx.shared_set(window, at, 0);
                 let block = cx.shuffle(block, lane);
                 if block < blocks {
-                    // An ordinary store would be a race: pieces that are not in step may both complete a block, and
-                    // what a table of segments says may give two of them one place.
+                    // An ordinary store would be a race: pieces that are not in step may both
+                    // complete a block, and what a table of segments says may give two of them one
+                    // place.
                     let to = coefficients.as_ptr().add(block as usize * 64).cast::<u32>();
                     Atomic::<u32>::from_ptr(to.add(cx.lane() as usize)).store(cx, pair);
                 }

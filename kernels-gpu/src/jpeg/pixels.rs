@@ -4,10 +4,12 @@ use thalweg_simt::{Cooperative, Simt};
 
 use super::PIXELS;
 
-/// The bytes of shared memory that the pixels of a warp take, and up to 16 more for each run of them.
+/// The bytes of shared memory that the pixels of a warp take, and up to 16 more for each run of
+/// them.
 pub(super) const WARP_BYTES: u32 = 32 * (3 * PIXELS + 16);
 
-/// Repeats an expression for each number. A loop over an array would put the array into local memory.
+/// Repeats an expression for each number. A loop over an array would put the array into local
+/// memory.
 macro_rules! each {
     ($i:ident in [$($number:literal)*] $body:block) => {$(
         {
@@ -69,15 +71,15 @@ impl Run {
     /// Writes `count` pixels of a thread to the window, from byte `at` of the run on.
     ///
     /// # Safety
-    /// The pixels are in the run. `at` is 3 times a pixel of an image of this width, counted from the
-    /// first one of the run.
+    /// The pixels are in the run. `at` is 3 times a pixel of an image of this width, counted from
+    /// the first one of the run.
     #[inline(always)]
     pub(super) unsafe fn put(self, cx: impl Cooperative, at: u32, words: [u32; 12], count: u32, width: u32) {
         let [a, b, c, d, e, f, g, h, i, j, k, l] = words;
         let at = self.window + self.shift + at;
-        // SAFETY: The run ends in the window. Where words are written, `at` is a multiple of their size: a row
-        // starts at a multiple of 3 times its width, a thread at a multiple of 48 bytes of its row, and the
-        // image at a multiple of 4 bytes.
+        // SAFETY: The run ends in the window. Where words are written, `at` is a multiple of their
+        // size: a row starts at a multiple of 3 times its width, a thread at a multiple of 48 bytes
+        // of its row, and the image at a multiple of 4 bytes.
         unsafe {
             if width.is_multiple_of(PIXELS) && self.shift == 0 {
                 let to = cx.shared_at(at);
@@ -107,8 +109,8 @@ impl Run {
     /// Copies the run to its place.
     ///
     /// # Safety
-    /// All lanes of the warp call it with the same run, after each has written its pixels. The bytes at `to` belong to the run,
-    /// and lie `shift` bytes after a multiple of 16.
+    /// All lanes of the warp call it with the same run, after each has written its pixels. The
+    /// bytes at `to` belong to the run, and lie `shift` bytes after a multiple of 16.
     #[inline(always)]
     pub(super) unsafe fn copy(self, cx: impl Cooperative, to: *mut u8) {
         let (end, lane) = (self.shift + self.bytes, cx.lane());
@@ -127,8 +129,8 @@ impl Run {
             }
             return;
         }
-        // SAFETY: Each chunk of 16 bytes is inside the window, and what is stored lies between the run's
-        // first byte and its last one. `to - shift` is a multiple of 16.
+        // SAFETY: Each chunk of 16 bytes is inside the window, and what is stored lies between the
+        // run's first byte and its last one. `to - shift` is a multiple of 16.
         unsafe {
             let mut at = 16 * lane;
             while at < end {
@@ -181,7 +183,8 @@ pub(super) struct Rows {
     pub(super) width: u32,
     /// A number of the row, which the threads of no other row have.
     pub(super) pair: u32,
-    /// The first byte of this thread's pixels. An image has fewer than 2^30 pixels, so it fits a word.
+    /// The first byte of this thread's pixels. An image has fewer than 2^30 pixels, so it fits a
+    /// word.
     pub(super) at: u32,
 }
 
@@ -189,15 +192,16 @@ impl Rows {
     /// Stores `count` pixels of each thread, run by run.
     ///
     /// # Safety
-    /// All lanes of the warp call it. The threads of a row that have pixels are neighbours, and so are their pixels.
-    /// The pixels are in the image.
+    /// All lanes of the warp call it. The threads of a row that have pixels are neighbors, and so
+    /// are their pixels. The pixels are in the image.
     #[inline(always)]
     pub(super) unsafe fn store(self, cx: impl Cooperative, words: [u32; 12], count: u32) {
         let Self { window, rgb, width, pair, at } = self;
         let present = cx.ballot(count > 0);
         let before = cx.shuffle_up(pair, 1);
         let mut starts = cx.ballot(count > 0 && (cx.lane() == 0 || pair != before));
-        // Each run has 16 bytes more than its pixels in the window, because its bytes begin where they do in memory.
+        // Each run has 16 bytes more than its pixels in the window, because its bytes begin where
+        // they do in memory.
         let own = starts & (u32::MAX >> (31 - cx.lane()));
         let lane = 31 - (own | 1).leading_zeros();
         let first = cx.shuffle(at, lane);

@@ -29,8 +29,8 @@ fn shrunk(length: u32, by: u32) -> u32 {
 }
 
 impl Plane {
-    /// Reads the plane of component `c` from the record of an image, as words for [`Plane::known`]. The last
-    /// word is 0 if the plane does not lie in the `bytes` of the planes.
+    /// Reads the plane of component `c` from the record of an image, as words for [`Plane::known`].
+    /// The last word is 0 if the plane does not lie in the `bytes` of the planes.
     ///
     /// # Safety
     /// `image` is a record of an image.
@@ -46,7 +46,8 @@ impl Plane {
             let columns = shrunk(image.get(cx, 1), across).max(1);
             let size = u64::from(rows) * u64::from(stride);
             let inside = columns <= stride && size < 1 << 32 && start < bytes && size <= bytes - start;
-            // The samples lie after a multiple of 64 bytes, or 8 samples of a row would not be aligned.
+            // The samples lie after a multiple of 64 bytes, or 8 samples of a row would not be
+            // aligned.
             let aligned = start.is_multiple_of(64) && stride.is_multiple_of(8);
             [start as u32, (start >> 32) as u32, stride, rows, columns, down, across, u32::from(inside && aligned)]
         }
@@ -69,8 +70,8 @@ impl Plane {
     /// `y` is below `rows` and `x` below `columns`.
     #[inline(always)]
     unsafe fn at(self, cx: impl Simt, y: u32, x: u32) -> u32 {
-        // SAFETY: `read` checked that `rows` rows of `stride` samples are in `planes`, and that a row has
-        // `columns` samples.
+        // SAFETY: `read` checked that `rows` rows of `stride` samples are in `planes`, and that a
+        // row has `columns` samples.
         u32::from(unsafe { cx.load(self.samples.add((y * self.stride + x) as usize)) })
     }
 
@@ -83,27 +84,29 @@ impl Plane {
         if x >= self.columns {
             return 0;
         }
-        // SAFETY: As for `at`. `x` and `stride` are multiples of 8 and so is the place of the plane, so the 8
-        // samples are aligned and inside the row.
+        // SAFETY: As for `at`. `x` and `stride` are multiples of 8 and so is the place of the
+        // plane, so the 8 samples are aligned and inside the row.
         unsafe { cx.load(self.samples.add((y * self.stride + x) as usize).cast::<u64>()) }
     }
 
-    /// Returns the nearer and the farther of the two rows that count for row `y` of the enlarged image.
+    /// Returns the nearer and the farther of the two rows that count for row `y` of the enlarged
+    /// image.
     #[inline(always)]
     fn near(self, y: u32) -> (u32, u32) {
         let near = y / 2;
         (near, if y.is_multiple_of(2) { near.saturating_sub(1) } else { (near + 1).min(self.rows - 1) })
     }
 
-    /// Returns the samples at [`PIXELS`] pixels of a row. What is past the end of the row is arbitrary.
+    /// Returns the samples at [`PIXELS`] pixels of a row. What is past the end of the row is
+    /// arbitrary.
     ///
     /// # Safety
     /// Pixel `x` of row `y` is in the image, and `x` is a multiple of [`PIXELS`].
     #[inline(always)]
     pub(super) unsafe fn sixteen(self, cx: impl Simt, y: u32, x: u32) -> [u32; 4] {
         let [down, across] = self.by;
-        // SAFETY: `y / down` is below `rows` and `x / across` below `columns` for a pixel of the image, and
-        // `near` stays below `rows`. 16 and 8 divide `x`.
+        // SAFETY: `y / down` is below `rows` and `x / across` below `columns` for a pixel of the
+        // image, and `near` stays below `rows`. 16 and 8 divide `x`.
         unsafe {
             let (low, high) = if down == 1 && across == 1 {
                 (self.eight(cx, y, x), self.eight(cx, y, x + 8))
@@ -118,7 +121,8 @@ impl Plane {
         }
     }
 
-    /// Returns [`PIXELS`] samples of a row of a component that is not enlarged. What is past the end of the row is arbitrary.
+    /// Returns [`PIXELS`] samples of a row of a component that is not enlarged. What is past the
+    /// end of the row is arbitrary.
     ///
     /// # Safety
     /// `y` is below `rows`, and `x` is a multiple of [`PIXELS`].
@@ -166,8 +170,8 @@ impl Plane {
     /// Returns the samples at [`PIXELS`] pixels of a row that come from 8 columns of the plane.
     ///
     /// # Safety
-    /// `y` is a row of the image. The component is enlarged by 2 across, and by 1 or 2 down. `x` is below
-    /// `columns` and a multiple of 8.
+    /// `y` is a row of the image. The component is enlarged by 2 across, and by 1 or 2 down. `x` is
+    /// below `columns` and a multiple of 8.
     #[inline(always)]
     unsafe fn doubled(self, cx: impl Simt, y: u32, x: u32) -> [u32; 4] {
         let tall = self.by[0] == 2;
@@ -180,9 +184,9 @@ impl Plane {
         enlarged(cx, Ten::sum(near, far, weights), [even, odd], shift)
     }
 
-    /// Returns the samples at [`PIXELS`] pixels of rows 2 `pair` - 1 and 2 `pair` of a component that is enlarged
-    /// by 2 in both directions. Both rows come from the same two rows of the plane. A row that the image
-    /// lacks is arbitrary.
+    /// Returns the samples at [`PIXELS`] pixels of rows 2 `pair` - 1 and 2 `pair` of a component
+    /// that is enlarged by 2 in both directions. Both rows come from the same two rows of the
+    /// plane. A row that the image lacks is arbitrary.
     ///
     /// # Safety
     /// `x` is below `columns` and a multiple of 8.
@@ -208,7 +212,8 @@ impl Plane {
             unsafe { (self.at(cx, y, before), self.at(cx, y, after), self.eight(cx, y, x)) };
         let count = self.columns - x;
         if count < 8 {
-            // The last sample of the row repeats once. What comes after that is past the end of the image.
+            // The last sample of the row repeats once. What comes after that is past the end of the
+            // image.
             let (kept, last) = (samples & ((1 << (8 * count)) - 1), samples >> (8 * (count - 1)) & 255);
             samples = kept | last << (8 * count);
         }
@@ -217,8 +222,8 @@ impl Plane {
     }
 }
 
-/// Ten samples of a row, or sums of two rows. Two are in a word: 0 and 2, 1 and 3 of the inner ones in `first`, and 4
-/// and 6, 5 and 7 in `second`.
+/// Ten samples of a row, or sums of two rows. Two are in a word: 0 and 2, 1 and 3 of the inner ones
+/// in `first`, and 4 and 6, 5 and 7 in `second`.
 #[derive(Clone, Copy)]
 struct Ten {
     left: u32,
@@ -242,8 +247,8 @@ impl Ten {
     }
 }
 
-/// Enlarges 8 columns by 2 across. `more` is what rounds the even and the odd results, and `shift` divides
-/// them by the weights.
+/// Enlarges 8 columns by 2 across. `more` is what rounds the even and the odd results, and `shift`
+/// divides them by the weights.
 #[inline(always)]
 fn enlarged(cx: impl Simt, columns: Ten, more: [u32; 2], shift: u32) -> [u32; 4] {
     let [even, odd] = more.map(|more| more * 0x0001_0001);

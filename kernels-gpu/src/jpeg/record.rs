@@ -8,7 +8,7 @@ use thalweg_simt::{In, Simt};
 /// |---|---|
 /// | 0, 1 | height, width, before the orientation is applied |
 /// | 2 | EXIF orientation, 1 to 8 |
-/// | 3 | colour: 0 gray, 1 YCbCr, 2 RGB |
+/// | 3 | color: 0 gray, 1 YCbCr, 2 RGB |
 /// | 4 | number of components, 1 or 3 |
 /// | 5, 6 | units of the scan across and down |
 /// | 7 | blocks of a unit |
@@ -17,7 +17,7 @@ use thalweg_simt::{In, Simt};
 /// | 10 | the first piece |
 /// | 11 | the number of pieces |
 /// | 12 | the first Huffman table |
-/// | 13 | the first quantisation table |
+/// | 13 | the first quantization table |
 /// | 14, 15 | the first byte in `rgb`, low and high word |
 /// | 16 .. | [`COMPONENT_WORDS`] for each of 3 components |
 pub const IMAGE_WORDS: u32 = 16 + 3 * COMPONENT_WORDS;

@@ -37,13 +37,14 @@ pub struct Arguments<'a, S, T> {
     pub(super) bias: &'a DeviceSlice<S, T>,
     pub(super) residual: &'a DeviceSlice<S, T>,
     pub(super) c: &'a mut DeviceSlice<S, T>,
-    /// Memory for partial sums, or an empty slice: see [`matmul_with_scratch`](super::matmul_with_scratch).
+    /// Memory for partial sums, or an empty slice: see
+    /// [`matmul_with_scratch`](super::matmul_with_scratch).
     pub(super) scratch: &'a mut DeviceSlice<S, u32>,
 }
 
 impl<S, T: Element> Arguments<'_, S, T> {
-    /// Returns which requirement of the kernels is not met: that all matrices are inside their buffers, and
-    /// that no two elements of C are at the same place.
+    /// Returns which requirement of the kernels is not met: that all matrices are inside their
+    /// buffers, and that no two elements of C are at the same place.
     pub(super) fn violated(&self) -> Option<&'static str> {
         let [m, n, k, batch] = [self.m, self.n, self.k, self.batch].map(u128::from);
         let ([ar, ac], [br, bc]) = match self.form {

@@ -1,9 +1,10 @@
 //! The declarations of the kernels.
 //!
-//! All of them have the parameters of a product: the extents `m`, `n`, `k` and `batch`; the distances
-//! of two rows of A, B, C and the residual, as they are stored; what the [epilogue](super::epilogue)
-//! does, `flags`; and the distances of two matrices of a batch. Buffers of C, the bias and the
-//! residual have elements of the operands' type, or pairs of them that are `f32` if `flags` say so.
+//! All of them have the parameters of a product: the extents `m`, `n`, `k` and `batch`; the
+//! distances of two rows of A, B, C and the residual, as they are stored; what the
+//! [epilogue](super::epilogue) does, `flags`; and the distances of two matrices of a batch. Buffers
+//! of C, the bias and the residual have elements of the operands' type, or pairs of them that are
+//! `f32` if `flags` say so.
 
 #[cfg(not(target_arch = "nvptx64"))]
 use thalweg_simt::host::Extent;
@@ -12,19 +13,19 @@ use thalweg_simt::kernel;
 use thalweg_simt::{bf16, f16};
 
 #[cfg(not(target_arch = "nvptx64"))]
-use super::copies::TILE;
+use super::async_copies::TILE;
+#[cfg(not(target_arch = "nvptx64"))]
+use super::cpu_gemm;
 #[cfg(feature = "linear")]
 use super::epilogue::{A_ALONG_K, B_ALONG_K};
 #[cfg(not(target_arch = "nvptx64"))]
 use super::epilogue::{ALIGNED, BIAS, RESIDUAL, WIDE};
-use super::fma;
-#[cfg(feature = "linear")]
-use super::general::Operand;
 use super::output::Output;
-#[cfg(not(target_arch = "nvptx64"))]
-use super::whole;
+use super::sgemm;
 #[cfg(feature = "linear")]
-use super::{few, general, mma};
+use super::strided_gemm::Operand;
+#[cfg(feature = "linear")]
+use super::{gemv, mma, strided_gemm};
 
 /// The largest extent of a matrix.
 #[cfg(not(target_arch = "nvptx64"))]
@@ -105,7 +106,7 @@ macro_rules! products {
                 let out = Output::new(z, [$m, $n], $flags, (c, ldc, sc), (residual, ldr, sr), bias);
                 let a = Operand::new($a.as_ptr().wrapping_add(z * $sa as usize), $lda, $aa, $m);
                 let b = Operand::new($b.as_ptr().wrapping_add(z * $sb as usize), $ldb, $ba, $n);
-                whole::product($cx, $tile, $k, a, b, out);
+                cpu_gemm::product($cx, $tile, $k, a, b, out);
             }
             {
                 let z = $cx.block_idx().z as usize;
@@ -117,8 +118,9 @@ macro_rules! products {
     )*};
 }
 
-/// The way of the f32 kernels through k: `STEP`, `AHEAD`, `SPREAD` and `TURN` of [`fma::product`].
-/// Those of the PTX file `linear_f32_sm_90a` were measured on an H200. On sm_80 that of NT spills.
+/// The way of the f32 kernels through k: `STEP`, `AHEAD`, `SPREAD` and `TURN` of
+/// [`sgemm::product`]. Those of the PTX file `linear_f32_sm_90a` were measured on an H200. On sm_80
+/// that of NT spills.
 const HOPPER: bool = cfg!(feature = "linear_f32_sm_90a");
 const NT: (u32, u32, bool, bool) = if HOPPER { (16, 2, true, false) } else { (16, 0, false, false) };
 const NN: (u32, u32, bool, bool) = if HOPPER { (16, 0, true, true) } else { (16, 4, false, false) };
@@ -128,22 +130,22 @@ products! {
     (cx, m, n, k, lda, ldb, flags, sa, sb, a, b, out)
 
     /// Computes `C = A B` with A [M, K] and B stored as [N, K].
-    nt_f32 <f32> (TILE, fma::THREADS, fma::SHARED) bounds(fma::THREADS, fma::BLOCKS)
+    nt_f32 <f32> (TILE, sgemm::THREADS, sgemm::SHARED) bounds(sgemm::THREADS, sgemm::BLOCKS)
     a [m, k] b [n, k] along k [true, true]
     require [pieces(a, 4, k, lda, sa), pieces(b, 4, k, ldb, sb)]
-    { fma::product::<true, true, { NT.0 }, { NT.1 }, { NT.2 }, { NT.3 }>(cx, k, (a, lda), (b, ldb), out) }
+    { sgemm::product::<true, true, { NT.0 }, { NT.1 }, { NT.2 }, { NT.3 }>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A [M, K] and B [K, N].
-    nn_f32 <f32> (TILE, fma::THREADS, fma::SHARED) bounds(fma::THREADS, fma::BLOCKS)
+    nn_f32 <f32> (TILE, sgemm::THREADS, sgemm::SHARED) bounds(sgemm::THREADS, sgemm::BLOCKS)
     a [m, k] b [k, n] along k [true, false]
     require [pieces(a, 4, k, lda, sa), pieces(b, 4, n, ldb, sb)]
-    { fma::product::<true, false, { NN.0 }, { NN.1 }, { NN.2 }, { NN.3 }>(cx, k, (a, lda), (b, ldb), out) }
+    { sgemm::product::<true, false, { NN.0 }, { NN.1 }, { NN.2 }, { NN.3 }>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A stored as [K, M] and B [K, N].
-    tn_f32 <f32> (TILE, fma::THREADS, fma::SHARED) bounds(fma::THREADS, fma::BLOCKS)
+    tn_f32 <f32> (TILE, sgemm::THREADS, sgemm::SHARED) bounds(sgemm::THREADS, sgemm::BLOCKS)
     a [k, m] b [k, n] along k [false, false]
     require [pieces(a, 4, m, lda, sa), pieces(b, 4, n, ldb, sb)]
-    { fma::product::<false, false, { TN.0 }, { TN.1 }, { TN.2 }, { TN.3 }>(cx, k, (a, lda), (b, ldb), out) }
+    { sgemm::product::<false, false, { TN.0 }, { TN.1 }, { TN.2 }, { TN.3 }>(cx, k, (a, lda), (b, ldb), out) }
 }
 
 #[cfg(feature = "linear")]
@@ -187,26 +189,26 @@ products! {
     { mma::product::<bf16, false, false>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes a few rows of `C = A B` with A [M, K] and B stored as [N, K].
-    few_f32 <f32> (few::TILE, few::THREADS, few::SHARED)
+    few_f32 <f32> (gemv::TILE, gemv::THREADS, gemv::SHARED)
     a [m, k] b [n, k] along k [true, true]
     require [pieces(a, 4, k, lda, sa), pieces(b, 4, k, ldb, sb)]
-    { few::product(cx, k, (a, lda), (b, ldb), out) }
+    { gemv::product(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes a few rows of `C = A B` with A [M, K] and B stored as [N, K].
-    few_f16 <f16> (few::TILE, few::THREADS, few::SHARED)
+    few_f16 <f16> (gemv::TILE, gemv::THREADS, gemv::SHARED)
     a [m, k] b [n, k] along k [true, true]
     require [pieces(a, 8, k, lda, sa), pieces(b, 8, k, ldb, sb)]
-    { few::product(cx, k, (a, lda), (b, ldb), out) }
+    { gemv::product(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes a few rows of `C = A B` with A [M, K] and B stored as [N, K].
-    few_bf16 <bf16> (few::TILE, few::THREADS, few::SHARED)
+    few_bf16 <bf16> (gemv::TILE, gemv::THREADS, gemv::SHARED)
     a [m, k] b [n, k] along k [true, true]
     require [pieces(a, 8, k, lda, sa), pieces(b, 8, k, ldb, sb)]
-    { few::product(cx, k, (a, lda), (b, ldb), out) }
+    { gemv::product(cx, k, (a, lda), (b, ldb), out) }
 
-    /// Computes `C = A B` with operands of any order, stride and alignment. The flags `A_ALONG_K` and
-    /// `B_ALONG_K` say how they are stored.
-    general_f32 <f32> (general::TILE, general::THREADS, general::SHARED)
+    /// Computes `C = A B` with operands of any order, stride and alignment. The flags `A_ALONG_K`
+    /// and `B_ALONG_K` say how they are stored.
+    general_f32 <f32> (strided_gemm::TILE, strided_gemm::THREADS, strided_gemm::SHARED)
     a [if flags & A_ALONG_K != 0 { m } else { k }, if flags & A_ALONG_K != 0 { k } else { m }]
     b [if flags & B_ALONG_K != 0 { n } else { k }, if flags & B_ALONG_K != 0 { k } else { n }]
     along k [flags & A_ALONG_K != 0, flags & B_ALONG_K != 0]
@@ -214,12 +216,12 @@ products! {
     {
         let a = Operand::new(a, lda, flags & A_ALONG_K != 0, m);
         let b = Operand::new(b, ldb, flags & B_ALONG_K != 0, n);
-        general::product(cx, k, a, b, out);
+        strided_gemm::product(cx, k, a, b, out);
     }
 
-    /// Computes `C = A B` with operands of any order, stride and alignment. The flags `A_ALONG_K` and
-    /// `B_ALONG_K` say how they are stored.
-    general_f16 <f16> (general::TILE, general::THREADS, general::SHARED)
+    /// Computes `C = A B` with operands of any order, stride and alignment. The flags `A_ALONG_K`
+    /// and `B_ALONG_K` say how they are stored.
+    general_f16 <f16> (strided_gemm::TILE, strided_gemm::THREADS, strided_gemm::SHARED)
     a [if flags & A_ALONG_K != 0 { m } else { k }, if flags & A_ALONG_K != 0 { k } else { m }]
     b [if flags & B_ALONG_K != 0 { n } else { k }, if flags & B_ALONG_K != 0 { k } else { n }]
     along k [flags & A_ALONG_K != 0, flags & B_ALONG_K != 0]
@@ -227,12 +229,12 @@ products! {
     {
         let a = Operand::new(a, lda, flags & A_ALONG_K != 0, m);
         let b = Operand::new(b, ldb, flags & B_ALONG_K != 0, n);
-        general::product(cx, k, a, b, out);
+        strided_gemm::product(cx, k, a, b, out);
     }
 
-    /// Computes `C = A B` with operands of any order, stride and alignment. The flags `A_ALONG_K` and
-    /// `B_ALONG_K` say how they are stored.
-    general_bf16 <bf16> (general::TILE, general::THREADS, general::SHARED)
+    /// Computes `C = A B` with operands of any order, stride and alignment. The flags `A_ALONG_K`
+    /// and `B_ALONG_K` say how they are stored.
+    general_bf16 <bf16> (strided_gemm::TILE, strided_gemm::THREADS, strided_gemm::SHARED)
     a [if flags & A_ALONG_K != 0 { m } else { k }, if flags & A_ALONG_K != 0 { k } else { m }]
     b [if flags & B_ALONG_K != 0 { n } else { k }, if flags & B_ALONG_K != 0 { k } else { n }]
     along k [flags & A_ALONG_K != 0, flags & B_ALONG_K != 0]
@@ -240,6 +242,6 @@ products! {
     {
         let a = Operand::new(a, lda, flags & A_ALONG_K != 0, m);
         let b = Operand::new(b, ldb, flags & B_ALONG_K != 0, n);
-        general::product(cx, k, a, b, out);
+        strided_gemm::product(cx, k, a, b, out);
     }
 }

@@ -8,9 +8,9 @@ use thalweg_simt::{Element, bf16, f16};
 use super::arguments::{Arguments, Form};
 use super::epilogue::{A_ALONG_K, ACCUMULATE, ALIGNED, B_ALONG_K, BIAS, GELU_ERF, GELU_TANH, RESIDUAL, WIDE};
 use super::hopper::Hopper;
-use super::{few, kernels};
+use super::{gemv, kernels};
 
-/// A matrix in device memory that a product reads: rows of neighbouring elements, which begin at
+/// A matrix in device memory that a product reads: rows of neighboring elements, which begin at
 /// regular distances.
 pub struct Matrix<'a, S, T> {
     data: &'a DeviceSlice<S, T>,
@@ -50,8 +50,8 @@ impl<'a, S, T> Matrix<'a, S, T> {
         Self { stride, ..self }
     }
 
-    /// Sets the distance from one matrix of a batch to the next, in elements. With 0, all products of
-    /// the batch use the same matrix.
+    /// Sets the distance from one matrix of a batch to the next, in elements. With 0, all products
+    /// of the batch use the same matrix.
     #[must_use]
     pub fn with_batch_stride(self, batch_stride: usize) -> Self {
         Self { batch_stride, ..self }
@@ -89,8 +89,8 @@ impl<'a, S, T> MatrixMut<'a, S, T> {
         Self { data, rows, columns, stride: columns, batch_stride: rows.saturating_mul(columns) }
     }
 
-    /// Sets the distance from the start of one row to that of the next, in elements. What is between
-    /// the rows is left alone.
+    /// Sets the distance from the start of one row to that of the next, in elements. What is
+    /// between the rows is left alone.
     #[must_use]
     pub fn with_stride(self, stride: usize) -> Self {
         Self { stride, ..self }
@@ -181,7 +181,7 @@ macro_rules! operands {
             #[track_caller]
             fn launch<S, L: Launch<S> + ?Sized>(on: &L, arguments: Arguments<'_, S, Self>) -> Result<(), L::Error> {
                 let fast = arguments.in_pieces();
-                let few = fast && arguments.form == Form::Nt && arguments.m <= few::TILE;
+                let few = fast && arguments.form == Form::Nt && arguments.m <= gemv::TILE;
                 $(
                     let mut arguments = arguments;
                     if !few && <$hopper as Hopper>::launch(on, &mut arguments)? {
@@ -223,23 +223,24 @@ fn none_mut<'a, S, T: Element>() -> &'a mut DeviceSlice<S, T> {
     unsafe { DeviceSlice::from_raw_mut(64, 0) }
 }
 
-/// Computes `C = A B` for a batch of matrices, with sums in `f32`, and changes the sums as `epilogue`
-/// says.
+/// Computes `C = A B` for a batch of matrices, with sums in `f32`, and changes the sums as
+/// `epilogue` says.
 ///
 /// A is [M, K], B is [K, N] and C is [M, N]. Of a weight that is stored as [N, K], pass the
 /// [`transposed`](Matrix::transposed) matrix. The kernels are fastest if A and B start at multiples
 /// of 16 bytes, and their strides and the lengths of their rows are multiples of 16 bytes too, and
-/// not both are transposed. For other operands a slower kernel is launched. Operands of 16 bits need
-/// compute capability 8.0 for the fast kernels. On 9.0 there are faster ones, if the rows of C, of the
-/// residual and the bias also start at multiples of 16 bytes, N is a multiple of 8, and not both a residual
-/// and the old C are added.
+/// not both are transposed. For other operands a slower kernel is launched. Operands of 16 bits
+/// need compute capability 8.0 for the fast kernels. On 9.0 there are faster ones, if the rows of
+/// C, of the residual and the bias also start at multiples of 16 bytes, N is a multiple of 8, and
+/// not both a residual and the old C are added.
 ///
 /// The order of the additions depends only on the shapes, strides and alignments, so the same
 /// product has the same bits each time on the same device.
 ///
 /// # Errors
-/// The shapes do not fit together or are above 2^31 - 1, a matrix is not inside its buffer, elements
-/// of C are at the same place, the bias does not have N elements, or what the launch fails with.
+/// The shapes do not fit together or are above 2^31 - 1, a matrix is not inside its buffer,
+/// elements of C are at the same place, the bias does not have N elements, or what the launch fails
+/// with.
 #[track_caller]
 pub fn matmul<S, L: Launch<S> + ?Sized, T: Operand, C: Product<T>>(
     on: &L,
@@ -253,13 +254,14 @@ pub fn matmul<S, L: Launch<S> + ?Sized, T: Operand, C: Product<T>>(
     T::launch(on, arguments)
 }
 
-/// Does the same as [`matmul`], with scratch memory of [`scratch_len`](super::scratch_len) elements. The values in it do
-/// not matter, before and after. With fewer elements it is not used.
+/// Does the same as [`matmul`], with scratch memory of [`scratch_len`](super::scratch_len)
+/// elements. The values in it do not matter, before and after. With fewer elements it is not used.
 ///
-/// With scratch memory, GPUs of compute capability 9.0 split a long sum over K between multiprocessors that would be idle
-/// (split-k). They do if C is small and K is large, as for gradients of weights. The order of the additions then depends
-/// on the number of multiprocessors too, and not on which of them finishes first: the same product with scratch has the
-/// same bits each time on the same device.
+/// With scratch memory, GPUs of compute capability 9.0 split a long sum over K between
+/// multiprocessors that would be idle (split-k). They do if C is small and K is large, as for
+/// gradients of weights. The order of the additions then depends on the number of multiprocessors
+/// too, and not on which of them finishes first: the same product with scratch has the same bits
+/// each time on the same device.
 ///
 /// # Errors
 /// As for [`matmul`].
@@ -277,11 +279,11 @@ pub fn matmul_with_scratch<S, L: Launch<S> + ?Sized, T: Operand, C: Product<T>>(
     T::launch(on, Arguments { scratch, ..arguments })
 }
 
-/// A product that was checked as [`matmul`] checks it, in the numbers that a library for products takes.
-/// Matrices are stored by rows, and distances count elements.
+/// A product that was checked as [`matmul`] checks it, in the numbers that a library for products
+/// takes. Matrices are stored by rows, and distances count elements.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Checked {
+pub struct CheckedMatmul {
     /// M, N and K.
     pub extents: [u32; 3],
     /// The number of matrices.
@@ -302,9 +304,9 @@ pub struct Checked {
     pub accumulate: bool,
 }
 
-/// Checks a product as [`matmul`] does, and launches nothing. So another library can compute it: each
-/// matrix is inside its buffer, no two elements of C are at the same place, and C overlaps nothing that is
-/// read.
+/// Checks a product as [`matmul`] does, and launches nothing. So another library can compute it:
+/// each matrix is inside its buffer, no two elements of C are at the same place, and C overlaps
+/// nothing that is read.
 ///
 /// # Errors
 /// What is wrong with the arguments, as for [`matmul`].
@@ -314,7 +316,7 @@ pub fn check<S, T: Operand, C: Product<T>>(
     b: Matrix<'_, S, T>,
     epilogue: &Epilogue<'_, S, C>,
     c: &mut MatrixMut<'_, S, C>,
-) -> Result<Checked, LaunchError> {
+) -> Result<CheckedMatmul, LaunchError> {
     let &mut MatrixMut { ref mut data, rows, columns, stride, batch_stride } = c;
     let c = MatrixMut { data: &mut **data, rows, columns, stride, batch_stride };
     let bias = epilogue.bias.map(DeviceSlice::device_ptr);
@@ -327,7 +329,7 @@ pub fn check<S, T: Operand, C: Product<T>>(
         return Err(LaunchError::Requirement { kernel: "matmul", requirement, arguments });
     }
     let Arguments { m, n, k, batch, lda, ldb, ldc, ldr, sa, sb, sc, sr, a, b, c, .. } = arguments;
-    Ok(Checked {
+    Ok(CheckedMatmul {
         extents: [m, n, k],
         batch,
         transposed,
@@ -340,7 +342,8 @@ pub fn check<S, T: Operand, C: Product<T>>(
     })
 }
 
-/// Makes the arguments of the kernels. They check by themselves that the matrices are inside their buffers.
+/// Makes the arguments of the kernels. They check by themselves that the matrices are inside their
+/// buffers.
 fn arguments<'a, S, T: Operand, C: Product<T>>(
     batch: usize,
     a: Matrix<'a, S, T>,

@@ -13,17 +13,17 @@
 //!
 //! - A warp loads the fragments of the next 16 values of k before it multiplies those that it has,
 //!   also across the barrier. So the tensor cores do not wait for shared memory.
-//! - In shared memory, pieces of 16 bytes are at places exchanged by the exclusive or with the number
-//!   of their row. So the eight rows of a small matrix lie in different banks, and copies do not
-//!   conflict either.
+//! - In shared memory, pieces of 16 bytes are at places exchanged by the exclusive or with the
+//!   number of their row. So the eight rows of a small matrix lie in different banks, and copies do
+//!   not conflict either.
 //! - Operands that are stored along their lines are transposed by `ldmatrix`.
 
-use thalweg_simt::{Cooperative, Shared};
+use thalweg_simt::{Cooperative, SharedMemory};
 
-use super::copies::{Copies, Pipeline, TILE};
+use super::async_copies::{Copies, Pipeline, TILE};
 use super::number::Half;
-use super::order::tile;
 use super::output::{Output, PITCH, ROWS};
+use super::tile_order::tile;
 
 /// Values of k in a step.
 const DEPTH: u32 = 32;
@@ -50,7 +50,7 @@ fn place<const INNER: bool>(line: u32, k: u32) -> u32 {
 }
 
 /// Returns the places of this lane's rows of the small matrices: for each 16 lines if those are
-/// neighbours in memory, else for each 16 values of k. `line` and `k` are those of the lane's row
+/// neighbors in memory, else for each 16 values of k. `line` and `k` are those of the lane's row
 /// in the first fragment.
 #[inline(always)]
 fn rows<const INNER: bool>(line: u32, k: u32) -> [u32; 4] {
@@ -71,7 +71,7 @@ fn rows<const INNER: bool>(line: u32, k: u32) -> [u32; 4] {
 #[inline(always)]
 unsafe fn fragment<E: Half, const INNER: bool>(
     cx: impl Cooperative,
-    s: Shared<E>,
+    s: SharedMemory<E>,
     at: [u32; 4],
     stage: u32,
     i: u32,
@@ -98,8 +98,8 @@ struct Fragments {
 /// Computes a tile of C. `A` says that A is stored along k, and `B` that B is.
 ///
 /// # Safety
-/// The operands have the extents, are aligned to 16 bytes and have a multiple of 8 elements in their
-/// inner dimension and in their distances. The block has 128 threads and [`SHARED`] bytes.
+/// The operands have the extents, are aligned to 16 bytes and have a multiple of 8 elements in
+/// their inner dimension and in their distances. The block has 128 threads and [`SHARED`] bytes.
 #[inline(always)]
 pub(super) unsafe fn product<E: Half, const A: bool, const B: bool>(
     cx: impl Cooperative,

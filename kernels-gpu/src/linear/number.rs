@@ -1,7 +1,7 @@
 //! The types of elements.
 
 #[cfg(feature = "linear")]
-use thalweg_simt::Tensor;
+use thalweg_simt::TensorCore;
 use thalweg_simt::{Element, bf16, bf16x2, f16, f16x2};
 
 /// A type of elements: `f32`, [`f16`] or [`bf16`].
@@ -41,7 +41,7 @@ impl Number for f32 {
 #[cfg(feature = "linear")]
 pub(super) trait Half: Number {
     /// Multiplies two matrices (see [`Tensor`]).
-    fn mma(cx: impl Tensor, a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4];
+    fn mma(cx: impl TensorCore, a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4];
 }
 
 macro_rules! half {
@@ -67,7 +67,7 @@ macro_rules! half {
         #[cfg(feature = "linear")]
         impl Half for $t {
             #[inline(always)]
-            fn mma(cx: impl Tensor, a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
+            fn mma(cx: impl TensorCore, a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
                 cx.$mma(a, b, c)
             }
         }

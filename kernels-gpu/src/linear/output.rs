@@ -1,8 +1,8 @@
 //! Stores elements of C.
 
-use thalweg_simt::{Cooperative, In, InOut, Shared, Simt};
+use thalweg_simt::{Cooperative, In, InOut, SharedMemory, Simt};
 
-use super::copies::TILE;
+use super::async_copies::TILE;
 use super::epilogue::{ACCUMULATE, ALIGNED, BIAS, RESIDUAL, WIDE, finish};
 use super::number::Number;
 
@@ -95,8 +95,8 @@ impl<E: Number> Output<E> {
     }
 }
 
-/// The rows that go through shared memory at once, and their distance there. It lets eight rows begin
-/// in different banks.
+/// The rows that go through shared memory at once, and their distance there. It lets eight rows
+/// begin in different banks.
 pub(super) const ROWS: u32 = 64;
 pub(super) const PITCH: u32 = TILE + 8;
 
@@ -107,14 +107,14 @@ impl<E: Number> Output<E> {
     /// # Safety
     /// The block has stored the sums and passed a barrier. `column` is a multiple of 4.
     #[inline(always)]
-    pub(super) unsafe fn rows(&self, cx: impl Cooperative, s: Shared<f32>, row: u32, column: u32) {
+    pub(super) unsafe fn rows(&self, cx: impl Cooperative, s: SharedMemory<f32>, row: u32, column: u32) {
         let within = cx.lane() * 4;
         let column = column + within;
         let rows = self.m.saturating_sub(row).min(ROWS);
         let mut r = cx.warp();
         while r < rows {
-            // SAFETY: The window has `ROWS` rows, as the caller promises. The place of a column that
-            // is a multiple of 4 is a multiple of 16 bytes.
+            // SAFETY: The window has `ROWS` rows, as the caller promises. The place of a column
+            // that is a multiple of 4 is a multiple of 16 bytes.
             let sums = unsafe { cx.shared_get4(s, r * PITCH + within) };
             if self.flags & ALIGNED != 0 && column + 3 < self.n {
                 // SAFETY: The row and the four columns are in C, and no other thread has them.
@@ -133,8 +133,8 @@ impl<E: Number> Output<E> {
     /// Stores four elements in one access.
     ///
     /// # Safety
-    /// The elements are in C, no other thread has one of them, and their place is a multiple of four
-    /// elements. The rows of C start at multiples of 16 bytes.
+    /// The elements are in C, no other thread has one of them, and their place is a multiple of
+    /// four elements. The rows of C start at multiples of 16 bytes.
     #[inline(always)]
     unsafe fn four(&self, cx: impl Cooperative, row: u32, column: u32, sums: [f32; 4]) {
         let mut v = sums;

@@ -7,7 +7,7 @@
 //!   each thread read the values of all warps instead, a block of 32 warps would make 1024 accesses
 //!   of shared memory, which cost several times the second barrier.
 
-use thalweg_simt::{Cooperative, Shared};
+use thalweg_simt::{Cooperative, SharedMemory};
 
 /// Words of a window: one for each warp of the largest block, and the result.
 pub(crate) const WINDOW: u32 = 33;
@@ -19,7 +19,7 @@ pub(crate) const WINDOW: u32 = 33;
 /// All threads of the block call it. `window` has `K` times [`WINDOW`] words of shared memory. From
 /// the call on until the next barrier no thread accesses them otherwise.
 #[inline(always)]
-pub(crate) unsafe fn maxima<const K: usize, C: Cooperative>(cx: C, window: Shared<f32>, v: [f32; K]) -> [f32; K] {
+pub(crate) unsafe fn maxima<const K: usize, C: Cooperative>(cx: C, window: SharedMemory<f32>, v: [f32; K]) -> [f32; K] {
     let warps = cx.block_dim().x / 32;
     let v = v.map(|v| cx.warp_max(v));
     // SAFETY: A warp's index is at most 31 and the last word's is WINDOW - 1, so all are inside the
@@ -53,10 +53,10 @@ pub(crate) unsafe fn maxima<const K: usize, C: Cooperative>(cx: C, window: Share
 /// # Safety
 /// As for [`maxima`], with one window.
 #[inline(always)]
-pub(crate) unsafe fn sum<C: Cooperative>(cx: C, window: Shared<f32>, v: f32) -> f32 {
+pub(crate) unsafe fn sum<C: Cooperative>(cx: C, window: SharedMemory<f32>, v: f32) -> f32 {
     let v = cx.warp_sum(v);
-    // SAFETY: A warp's index is at most 31, so it is inside the window that the caller promises. One
-    // lane writes each word; others read it after a barrier, which all threads reach.
+    // SAFETY: A warp's index is at most 31, so it is inside the window that the caller promises.
+    // One lane writes each word; others read it after a barrier, which all threads reach.
     unsafe {
         if cx.lane() == 0 {
             cx.shared_set(window, cx.warp(), v);
@@ -79,7 +79,7 @@ pub(crate) unsafe fn sum<C: Cooperative>(cx: C, window: Shared<f32>, v: f32) -> 
 #[inline(always)]
 pub(crate) unsafe fn scan<const K: usize, C: Cooperative>(
     cx: C,
-    window: Shared<u32>,
+    window: SharedMemory<u32>,
     v: [u32; K],
 ) -> ([u32; K], [u32; K]) {
     let (lane, warp, warps) = (cx.lane(), cx.warp(), cx.block_dim().x / 32);

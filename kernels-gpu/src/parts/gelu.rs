@@ -16,8 +16,8 @@ pub(crate) fn gelu_tanh(cx: impl Simt, x: f32) -> f32 {
 /// Computes `x / 2 * (1 + erf(x / sqrt(2)))`.
 #[inline(always)]
 pub(crate) fn gelu_erf(cx: impl Simt, x: f32) -> f32 {
-    // Abramowitz and Stegun, formula 7.1.26: for z >= 0, 1 - erf z = (a1 t + ... + a5 t^5) exp(-z^2)
-    // with t = 1 / (1 + p z), and an error of at most 1.5e-7.
+    // Abramowitz and Stegun, formula 7.1.26: for z >= 0, 1 - erf z = (a1 t + ... + a5 t^5)
+    // exp(-z^2) with t = 1 / (1 + p z), and an error of at most 1.5e-7.
     let z = core::f32::consts::FRAC_1_SQRT_2 * x.abs();
     let t = cx.recip_approx(cx.fma(0.327_591_1, z, 1.0));
     let mut tail = 1.061_405_4;

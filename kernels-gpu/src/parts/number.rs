@@ -1,7 +1,7 @@
 //! Numbers: conversions that the machine's own instructions would do more slowly, and tables in
 //! shared memory that a byte indexes.
 
-use thalweg_simt::{Cooperative, Shared, Simt, Word};
+use thalweg_simt::{Cooperative, SharedMemory, Simt, Word};
 
 /// Computes `v * scale` with one rounding, for `v` below 2^23.
 #[inline(always)]
@@ -31,17 +31,18 @@ pub(crate) fn nearest(cx: impl Simt, v: f32, scale: f32) -> u32 {
 /// # Safety
 /// The window has 256 words, and `k` is at most 3.
 #[inline(always)]
-pub(crate) unsafe fn lookup_byte<T: Word>(cx: impl Cooperative, table: Shared<T>, v: u32, k: u32) -> T {
+pub(crate) unsafe fn lookup_byte<T: Word>(cx: impl Cooperative, table: SharedMemory<T>, v: u32, k: u32) -> T {
     // SAFETY: `entry` returns the address of a word of the window, for which it requires the same.
     unsafe { cx.shared_get(entry(cx, table, v, k), 0) }
 }
 
-/// Adds 1 to the word of `counts` whose index is byte `k` (0 to 3) of `v`, atomically for the block.
+/// Adds 1 to the word of `counts` whose index is byte `k` (0 to 3) of `v`, atomically for the
+/// block.
 ///
 /// # Safety
 /// The window has 256 words, and `k` is at most 3.
 #[inline(always)]
-pub(crate) unsafe fn count_byte(cx: impl Cooperative, counts: Shared<u32>, v: u32, k: u32) {
+pub(crate) unsafe fn count_byte(cx: impl Cooperative, counts: SharedMemory<u32>, v: u32, k: u32) {
     // SAFETY: `entry` returns the address of a word of the window, for which it requires the same.
     unsafe { cx.shared_add(entry(cx, counts, v, k), 0, 1) };
 }
@@ -51,7 +52,7 @@ pub(crate) unsafe fn count_byte(cx: impl Cooperative, counts: Shared<u32>, v: u3
 /// # Safety
 /// The window has 256 words, and `k` is at most 3.
 #[inline(always)]
-unsafe fn entry<T: Word>(cx: impl Cooperative, table: Shared<T>, v: u32, k: u32) -> Shared<T> {
+unsafe fn entry<T: Word>(cx: impl Cooperative, table: SharedMemory<T>, v: u32, k: u32) -> SharedMemory<T> {
     // One dot product extracts the byte, multiplies it by 4 and adds the address.
     let address = cx.dp4a_u32(4 << (8 * k), v, table.address());
     // SAFETY: The address is that of a word whose index is a byte, so at most 255, and the caller

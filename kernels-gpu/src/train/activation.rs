@@ -5,8 +5,9 @@
 //! erf:  y = x / 2 (1 + erf(x / sqrt 2)) = x F(x);  dy / dx = F(x) + x exp(-x^2 / 2) / sqrt(2 pi)
 //! ```
 //!
-//! Launch: a thread for each element, or for four neighbours of `bf16`, which are one word of 64 bits, if
-//! buffers begin at multiples of a word and have whole ones. Accesses of 2 bytes took three times as long.
+//! Launch: a thread for each element, or for four neighbors of `bf16`, which are one word of 64
+//! bits, if buffers begin at multiples of a word and have whole ones. Accesses of 2 bytes took
+//! three times as long.
 
 use thalweg_simt::{Simt, kernel};
 
@@ -33,8 +34,8 @@ fn derivative(cx: impl Simt, erf: bool, x: f32) -> f32 {
 }
 
 kernel! {
-    /// Computes GELU of each element, by the error function or by the hyperbolic tangent. For `bf16`, it has
-    /// `f32` in between.
+    /// Computes GELU of each element, by the error function or by the hyperbolic tangent. For
+    /// `bf16`, it has `f32` in between.
     pub(super) fn gelu<E: Stored>(t: impl Simt, n: u32, erf: bool, x: In<E>[n], y: Out<E>[n] by [x])
     instances { gelu_f32 = <f32>, gelu_bf16 = <u16> }
     grid(n.div_ceil(128)) block(128)
@@ -105,7 +106,8 @@ kernel! {
 }
 
 kernel! {
-    /// Does the same as [`round`] for four elements, whose numbers are two words and whose bits are one.
+    /// Does the same as [`round`] for four elements, whose numbers are two words and whose bits are
+    /// one.
     pub(super) fn round_words(t: impl Simt, n: u32, x: In<u64>[n, 2], y: Out<u64>[n] by [x])
     grid(n.div_ceil(128)) block(128)
     {
@@ -121,8 +123,8 @@ kernel! {
     }
 }
 
-/// Replaces each element of the thread's columns by what `f` computes from it and its number, and returns the sums of the
-/// results as they are stored. The loads of four rows wait together.
+/// Replaces each element of the thread's columns by what `f` computes from it and its number, and
+/// returns the sums of the results as they are stored. The loads of four rows wait together.
 macro_rules! with_sums {
     ($cells:expr, |$cell:ident| $load:expr, $none:expr, |$v:ident| $f:expr) => {{
         let (mut cells, mut sums) = ($cells, [0.0; 4]);
@@ -151,8 +153,8 @@ macro_rules! with_sums {
 }
 
 kernel! {
-    /// Does the same as [`gelu_backward`], and sums the rows of the results by columns: every row whose number is `k`
-    /// modulo `groups` belongs to sum `k`.
+    /// Does the same as [`gelu_backward`], and sums the rows of the results by columns: every row
+    /// whose number is `k` modulo `groups` belongs to sum `k`.
     pub(super) fn gelu_backward_columns(
         t: impl Simt, rows: u32, columns: u32, groups: u32, erf: bool, x: In<[u16; 4]>[rows, fours = columns / 4],
         d: InOut<[u16; 4]>[rows, fours] by [stride(y), x], sums: Out<[f32; 4]>[groups, fours] by [y, x],
@@ -169,7 +171,8 @@ kernel! {
 }
 
 kernel! {
-    /// Does the same as [`round`], and sums the rows of the results by columns, as [`gelu_backward_columns`] does.
+    /// Does the same as [`round`], and sums the rows of the results by columns, as
+    /// [`gelu_backward_columns`] does.
     pub(super) fn round_columns(
         t: impl Simt, rows: u32, columns: u32, groups: u32, x: In<[f32; 4]>[rows, fours = columns / 4],
         y: Out<[u16; 4]>[rows, fours] by [stride(y), x], sums: Out<[f32; 4]>[groups, fours] by [y, x],

@@ -13,19 +13,20 @@
 //!
 //! (Online softmax: Milakov and Gimelshein, 2018; attention by it: Dao et al., 2022.)
 //!
-//! Launch: a thread for each row and head, 128 in a block. The threads of a warp have neighbouring rows
-//! of one head, so they read the same keys at the same time, which one access serves. Backward, `y` of
-//! the grid chooses between the three sums, and for heads of 64 elements between their halves. The
-//! products that are computed more than once are the price for fewer registers.
+//! Launch: a thread for each row and head, 128 in a block. The threads of a warp have neighboring
+//! rows of one head, so they read the same keys at the same time, which one access serves.
+//! Backward, `y` of the grid chooses between the three sums, and for heads of 64 elements between
+//! their halves. The products that are computed more than once are the price for fewer registers.
 //! Memory: Q, K, V and the result once each, and the rows of a sequence again from the L1 and L2
 //! caches for each query. No matrix of queries and keys is stored.
 //!
-//! - **Who sees what**: query `i` of a sequence sees the keys before `prefix`, and those up to its own
-//!   place. With a `prefix` that is as long as the sequence, it sees all. If there are more keys than
-//!   queries, the queries are the last rows.
-//! - **No shared memory and no barriers**: threads are independent, so the CPU device runs them in a
-//!   plain loop.
-//! - **Heads of 64 elements in `bf16` have kernels of their own**, in `tiles.rs`, and `D` by words.
+//! - **Who sees what**: query `i` of a sequence sees the keys before `prefix`, and those up to its
+//!   own place. With a `prefix` that is as long as the sequence, it sees all. If there are more
+//!   keys than queries, the queries are the last rows.
+//! - **No shared memory and no barriers**: threads are independent, so the CPU device runs them in
+//!   a plain loop.
+//! - **Heads of 64 elements in `bf16` have kernels of their own**, in `flash_attention.rs`, and `D`
+//!   by words.
 //! - **Heads of 64 elements have a kernel without a path for smaller ones**: the conditions of that
 //!   path would need more registers than there are.
 //! - **`cu_seqlens` may hold anything**: each bound is cut to the number of rows.
@@ -75,7 +76,7 @@ pub(super) fn first_that_sees(place: u32, prefix: u32, queries: u32, keys: u32) 
     if place < prefix { 0 } else { (place + queries).saturating_sub(keys) }
 }
 
-/// Returns whether a buffer has `rows` rows of `columns` elements from `start` on.
+/// Returns whether a buffer has `rows` rows of `sum_rows` elements from `start` on.
 #[cfg(not(target_arch = "nvptx64"))]
 pub(super) fn holds(len: u128, rows: u128, columns: u128, stride: u128) -> bool {
     rows == 0 || (stride >= columns && (rows - 1) * stride + columns <= len)
@@ -257,8 +258,9 @@ kernel! {
 }
 
 kernel! {
-    /// Does the same as [`deltas`] for heads of 64 elements of `bf16`, of which a word has four. A thread loads all its words
-    /// at once: its neighbour has another row, and a piece of 32 bytes would have left the cache before its next element.
+    /// Does the same as [`deltas`] for heads of 64 elements of `bf16`, of which a word has four. A
+    /// thread loads all its words at once: its neighbor has another row, and a piece of 32 bytes
+    /// would have left the cache before its next element.
     pub(super) fn deltas_64_words(
         t: impl Simt, rows: u32, heads: u32, out: In<u64>[rows, heads, 16], dout: In<u64>[rows, heads, 16],
         deltas: Out<f32>[heads, rows] by [y, x],

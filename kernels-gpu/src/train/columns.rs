@@ -1,8 +1,9 @@
 //! Sums over the rows of a matrix: gradients of biases.
 //!
 //! Launch: a thread for each column and each group of rows. A first launch sums the rows of each
-//! group, and a second one the groups, so the order of the additions depends on the shape alone. In the second one
-//! 16 threads share a column: with one for each, a few blocks wait for a hundred loads after another.
+//! group, and a second one the groups, so the order of the additions depends on the shape alone. In
+//! the second one 16 threads share a column: with one for each, a few blocks wait for a hundred
+//! loads after another.
 
 use thalweg_simt::kernel;
 
@@ -10,7 +11,7 @@ use super::number::Stored;
 
 kernel! {
     /// Sums each group of `group` rows. With `add`, the sums are added to `sums`.
-    pub(super) fn columns<E: Stored>(
+    pub(super) fn sum_rows<E: Stored>(
         t: impl Simt, rows: u32, columns: u32, group: u32, add: bool, x: In<E>[rows, columns],
         sums: InOut<f32>[groups = rows.div_ceil(group), columns] by [y, x],
     )
@@ -42,8 +43,8 @@ kernel! {
 }
 
 kernel! {
-    /// Adds the sums of groups. With `add`, they are added to `sums`. Each warp of a block of 32 columns adds every
-    /// 16th group.
+    /// Adds the sums of groups. With `add`, they are added to `sums`. Each warp of a block of 32
+    /// columns adds every 16th group.
     pub(super) fn add_groups(
         b: impl Cooperative, groups: u32, columns: u32, add: bool, parts: In<f32>[groups, columns],
         sums: InOut<f32>[columns] by [x],
@@ -85,8 +86,8 @@ kernel! {
 }
 
 kernel! {
-    /// Computes, for each group of `group` rows and each column of `x`, the sums over the rows of the products
-    /// with both columns of `y`. They are parts of `x^T y`.
+    /// Computes, for each group of `group` rows and each column of `x`, the sums over the rows of
+    /// the products with both columns of `y`. They are parts of `x^T y`.
     pub(super) fn products_with_two(
         t: impl Simt, rows: u32, columns: u32, group: u32, x: In<f32>[rows, columns], y: In<f32>[rows, 2],
         parts: Out<f32>[groups = rows.div_ceil(group), columns, 2] by [y, x, all],

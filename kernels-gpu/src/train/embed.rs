@@ -1,15 +1,16 @@
 //! The kernels that an image encoder and a text decoder need beside products: patches, the class
 //! token, positions, and the rows of text.
 //!
-//! Launch: a block of one warp for each row, and of eight warps for a row of text, because a text is written a row at a time.
+//! Launch: a block of one warp for each row, and of eight warps for a row of text, because a text
+//! is written a row at a time.
 
 use thalweg_simt::kernel;
 
 use super::number::Stored;
 
 kernel! {
-    /// Cuts square images into patches of `side` pixels a side, in raster order. A row has the pixels
-    /// of a patch, channel by channel.
+    /// Cuts square images into patches of `side` pixels a side, in raster order. A row has the
+    /// pixels of a patch, channel by channel.
     pub(super) fn patches<E: Stored>(
         t: impl Simt, images: u32, channels: u32, size: u32, side: u32, x: In<f32>[images, channels, size, size],
         y: Out<E>[rows = images * (size / side.max(1)) * (size / side.max(1)), columns = channels * side * side] by [block, rank],
@@ -52,8 +53,8 @@ kernel! {
 }
 
 kernel! {
-    /// Adds, for each text token, the row of its id and that of its place. An id outside the table, or
-    /// a place outside the positions, gives NaN.
+    /// Adds, for each text token, the row of its id and that of its place. An id outside the table,
+    /// or a place outside the positions, gives NaN.
     pub fn text(
         t: impl Simt, tokens: u32, ids: u32, places: u32, columns: u32, start: u32, id: In<i32>[tokens],
         table: In<f32>[ids, columns], position: In<f32>[places, columns], y: Out<f32>[tokens, columns] by [block, rank],

@@ -5,7 +5,7 @@ use std::fmt;
 use thalweg_simt::host::{DeviceSlice, Launch, LaunchError};
 use thalweg_simt::{Element, bf16};
 
-use super::{activation, attention as heads, columns as sums, embed, loss, norm as rows, optimiser, tiles};
+use super::{activation, attention as heads, columns as sums, embed, flash_attention, loss, norm as rows, optimizer};
 
 mod sealed {
     pub trait Sealed {}
@@ -33,8 +33,8 @@ pub struct Attention<'a, S, E> {
     /// The values.
     pub v: &'a DeviceSlice<S, E>,
     /// The elements from one row of queries to the next, and from one row of keys, or of values, to
-    /// the next. For heads of 64 elements in `bf16` they are multiples of 8, and all rows begin at multiples
-    /// of 16 bytes.
+    /// the next. For heads of 64 elements in `bf16` they are multiples of 8, and all rows begin at
+    /// multiples of 16 bytes.
     pub strides: [u32; 2],
     /// The result, [rows of queries, heads, size].
     pub out: &'a mut DeviceSlice<S, E>,
@@ -90,7 +90,7 @@ impl<S, E> fmt::Debug for AttentionBackward<'_, S, E> {
 }
 
 /// The type of activations: `f32` or [`bf16`].
-pub trait Number: Element + sealed::Sealed {
+pub trait TrainElement: Element + sealed::Sealed {
     #[doc(hidden)]
     const BITS16: bool = size_of::<Self>() == 2;
     #[doc(hidden)]
@@ -149,12 +149,13 @@ fn aligned_by(bytes: u64, addresses: &[u64]) -> bool {
     addresses.iter().all(|address| address.is_multiple_of(bytes))
 }
 
-/// Up to how many rows have eight warps each also where they are not wide. A warp that has a row stores an element after the
-/// other, and each waits for its weight: 11 us on an H200, which more rows hide behind one another.
+/// Up to how many rows have eight warps each also where they are not wide. A warp that has a row
+/// stores an element after the other, and each waits for its weight: 11 us on an H200, which more
+/// rows hide behind one another.
 const FEW_ROWS: u32 = 2048;
 
-/// Launches a kernel whose lanes keep `$slots` elements of a row in registers, enough for rows of so many columns, or one
-/// whose rows have eight warps.
+/// Launches a kernel whose lanes keep `$slots` elements of a row in registers, enough for rows of
+/// so many columns, or one whose rows have eight warps.
 macro_rules! by_width {
     ($rows:expr, $columns:expr, $slots:ident => $launch:expr, $wide:expr) => {
         match $columns {
@@ -177,7 +178,7 @@ macro_rules! numbers {
        $($d:literal $size:pat, $forward:ident $backward:ident)*
        $(words $gelu_words:ident $gelu_backward_words:ident)?
        $(tiles $tiles:ident $queries:ident $keys:ident)?;)*) => {$(
-        impl Number for $t {
+        impl TrainElement for $t {
             fn norm<S, L: Launch<S> + ?Sized>(
                 on: &L, [r, c]: [u32; 2], eps: f32, x: &DeviceSlice<S, f32>, [w, b]: [&DeviceSlice<S, f32>; 2],
                 stats: &mut DeviceSlice<S, f32>, y: &mut DeviceSlice<S, Self>,
@@ -213,7 +214,7 @@ macro_rules! numbers {
             fn columns<S, L: Launch<S> + ?Sized>(
                 on: &L, [r, c]: [u32; 2], group: u32, add: bool, x: &DeviceSlice<S, Self>, to: &mut DeviceSlice<S, f32>,
             ) -> Result<(), L::Error> {
-                sums::columns(on, r, c, group, add, x.cast::<$e>(), to)
+                sums::sum_rows(on, r, c, group, add, x.cast::<$e>(), to)
             }
             fn patches<S, L: Launch<S> + ?Sized>(
                 on: &L, [images, channels, size, side]: [u32; 4], x: &DeviceSlice<S, f32>, y: &mut DeviceSlice<S, Self>,
@@ -224,7 +225,7 @@ macro_rules! numbers {
                 let [[rows, keys], [count, size], [q_stride, k_stride]] = [a.rows, a.heads, a.strides];
                 let sequences = (a.cu_q.len() as u32).wrapping_sub(1);
                 $(if size == 64 {
-                    return tiles::$tiles(
+                    return flash_attention::$tiles(
                         on, rows, keys, count, sequences, a.prefix, q_stride, k_stride, scale(size), a.cu_q, a.cu_k,
                         a.q.cast::<$e>(), a.k.cast::<$e>(), a.v.cast::<$e>(), a.out.cast_mut::<$e>(), a.logs,
                     );
@@ -253,10 +254,10 @@ macro_rules! numbers {
                     }
                     let (rows, prefix, cu) = (a.rows, a.prefix, a.cu_seqlens);
                     let dqkv = a.dqkv.cast_mut::<$e>();
-                    tiles::$queries(
+                    flash_attention::$queries(
                         on, rows, count, sequences, prefix, scale(size), cu, qkv, dout, a.logs, a.deltas, &mut *dqkv,
                     )?;
-                    return tiles::$keys(
+                    return flash_attention::$keys(
                         on, rows, count, sequences, prefix, scale(size), cu, qkv, dout, a.logs, a.deltas, dqkv,
                     );
                 })?
@@ -296,13 +297,14 @@ fn no_kernel<E: From<LaunchError>>(kernel: &'static str, arguments: &impl fmt::D
     LaunchError::Requirement { kernel, requirement, arguments: format!("{arguments:?}") }.into()
 }
 
-/// Normalises each row of `x`, [rows, columns]: `y = (x - mean) / sqrt(variance + eps) * weight + bias`.
-/// `affine` is weight and bias, and `stats` [rows, 2] gets mean and 1 / root for the gradient.
+/// Normalizes each row of `x`, [rows, columns]:
+/// `y = (x - mean) / sqrt(variance + eps) * weight + bias`. `affine` is weight and bias, and
+/// `stats` [rows, 2] gets mean and 1 / root for the gradient.
 ///
 /// # Errors
 /// A length does not fit, or what the launch fails with.
 #[track_caller]
-pub fn norm<S, L: Launch<S> + ?Sized, E: Number>(
+pub fn norm<S, L: Launch<S> + ?Sized, E: TrainElement>(
     on: &L,
     shape: [u32; 2],
     eps: f32,
@@ -314,8 +316,8 @@ pub fn norm<S, L: Launch<S> + ?Sized, E: Number>(
     E::norm(on, shape, eps, x, affine, stats, y)
 }
 
-/// Computes the gradient `dx` of the rows `x`, [rows, columns], from that of their norms, `dy`. `stats` is what [`norm`]
-/// stored. With `add`, the gradient is added to `dx`.
+/// Computes the gradient `dx` of the rows `x`, [rows, columns], from that of their norms, `dy`.
+/// `stats` is what [`norm`] stored. With `add`, the gradient is added to `dx`.
 ///
 /// # Errors
 /// A length does not fit, or what the launch fails with.
@@ -345,7 +347,7 @@ pub fn norm_backward<S, L: Launch<S> + ?Sized>(
 /// # Errors
 /// The lengths differ, or what the launch fails with.
 #[track_caller]
-pub fn gelu<S, L: Launch<S> + ?Sized, E: Number>(
+pub fn gelu<S, L: Launch<S> + ?Sized, E: TrainElement>(
     on: &L,
     erf: bool,
     x: &DeviceSlice<S, E>,
@@ -359,7 +361,7 @@ pub fn gelu<S, L: Launch<S> + ?Sized, E: Number>(
 /// # Errors
 /// The lengths differ, or what the launch fails with.
 #[track_caller]
-pub fn gelu_backward<S, L: Launch<S> + ?Sized, E: Number>(
+pub fn gelu_backward<S, L: Launch<S> + ?Sized, E: TrainElement>(
     on: &L,
     erf: bool,
     x: &DeviceSlice<S, E>,
@@ -385,22 +387,24 @@ pub fn round<S, L: Launch<S> + ?Sized>(
     }
 }
 
-/// Returns the elements as words of 64 bits, if they begin at a multiple of 8 bytes and are whole words.
+/// Returns the elements as words of 64 bits, if they begin at a multiple of 8 bytes and are whole
+/// words.
 fn words<S, T: Element>(x: &DeviceSlice<S, T>) -> Option<&DeviceSlice<S, u64>> {
     let fits = x.device_ptr().is_multiple_of(8) && x.byte_len().is_multiple_of(8);
-    // SAFETY: The words are the bytes of the slice, which the result borrows, and they are aligned. Every bit
-    // pattern is a word.
+    // SAFETY: The words are the bytes of the slice, which the result borrows, and they are aligned.
+    // Every bit pattern is a word.
     fits.then(|| unsafe { DeviceSlice::from_raw(x.device_ptr(), x.byte_len() / 8) })
 }
 
 /// Does the same as [`words`] for a slice that is written.
 fn words_mut<S>(x: &mut DeviceSlice<S, bf16>) -> Option<&mut DeviceSlice<S, u64>> {
     let fits = x.device_ptr().is_multiple_of(8) && x.byte_len().is_multiple_of(8);
-    // SAFETY: As for `words`, and the result borrows the slice exclusively. Every bit pattern is a number.
+    // SAFETY: As for `words`, and the result borrows the slice exclusively. Every bit pattern is a
+    // number.
     fits.then(|| unsafe { DeviceSlice::from_raw_mut(x.device_ptr(), x.byte_len() / 8) })
 }
 
-/// The most groups of rows that are summed by themselves: see [`columns`] and [`norm_columns`].
+/// The most groups of rows that are summed by themselves: see [`sum_rows`] and [`norm_columns`].
 pub const GROUPS: usize = 128;
 
 /// Returns how many rows are summed by one thread.
@@ -408,13 +412,13 @@ fn group(rows: u32) -> u32 {
     rows.div_ceil(GROUPS as u32).max(32)
 }
 
-/// Sums the rows of `x`, [rows, columns]. With `add`, the sums are added to `sums`. `parts` is room for
-/// [`GROUPS`] rows.
+/// Sums the rows of `x`, [rows, columns]. With `add`, the sums are added to `sums`. `parts` is room
+/// for [`GROUPS`] rows.
 ///
 /// # Errors
 /// A length does not fit, or what the launch fails with.
 #[track_caller]
-pub fn columns<S, L: Launch<S> + ?Sized, E: Number>(
+pub fn sum_rows<S, L: Launch<S> + ?Sized, E: TrainElement>(
     on: &L,
     shape: [u32; 2],
     add: bool,
@@ -437,17 +441,18 @@ fn interleaved(rows: u32) -> u32 {
     rows.div_ceil(32).clamp(1, GROUPS as u32)
 }
 
-/// Multiplies the gradients `d`, [rows, columns], of GELU's results by its derivative at `x`, and sums the rows of the
-/// products: [`gelu_backward`] and [`columns`] in one pass. With `add`, the sums are added to `sums`. `parts` is room for
-/// [`GROUPS`] rows.
+/// Multiplies the gradients `d`, [rows, columns], of GELU's results by its derivative at `x`, and
+/// sums the rows of the products: [`gelu_backward`] and [`sum_rows`] in one pass. With `add`, the
+/// sums are added to `sums`. `parts` is room for [`GROUPS`] rows.
 ///
-/// Numbers in `f32`, rows that are no multiple of four, and buffers that are not aligned to as many take two passes.
+/// Numbers in `f32`, rows that are no multiple of four, and buffers that are not aligned to as many
+/// take two passes.
 ///
 /// # Errors
 /// A length does not fit, or what the launch fails with.
 #[track_caller]
 #[allow(clippy::too_many_arguments)] // each is an array of its own
-pub fn gelu_backward_columns<S, L: Launch<S> + ?Sized, E: Number>(
+pub fn gelu_backward_columns<S, L: Launch<S> + ?Sized, E: TrainElement>(
     on: &L,
     shape: [u32; 2],
     erf: bool,
@@ -461,7 +466,7 @@ pub fn gelu_backward_columns<S, L: Launch<S> + ?Sized, E: Number>(
     let fits = E::BITS16 && columns.is_multiple_of(4) && aligned_by(8, &[x.device_ptr(), d.device_ptr()]);
     if !(fits && aligned(&[parts.device_ptr()])) {
         gelu_backward(on, erf, x, d)?;
-        return self::columns(on, shape, add, d, parts, sums);
+        return self::sum_rows(on, shape, add, d, parts, sums);
     }
     let groups = interleaved(rows);
     let parts = start_of(parts, groups as usize * columns as usize);
@@ -469,8 +474,9 @@ pub fn gelu_backward_columns<S, L: Launch<S> + ?Sized, E: Number>(
     sums::add_groups(on, groups, columns, add, parts, sums)
 }
 
-/// Rounds each element of `x`, [rows, columns], to `bf16`, and sums the rows of the results: [`round`] and [`columns`] in
-/// one pass. With `add`, the sums are added to `sums`. `parts` is room for [`GROUPS`] rows.
+/// Rounds each element of `x`, [rows, columns], to `bf16`, and sums the rows of the results:
+/// [`round`] and [`sum_rows`] in one pass. With `add`, the sums are added to `sums`. `parts` is
+/// room for [`GROUPS`] rows.
 ///
 /// # Errors
 /// A length does not fit, or what the launch fails with.
@@ -488,7 +494,7 @@ pub fn round_columns<S, L: Launch<S> + ?Sized>(
     let fits = columns.is_multiple_of(4) && aligned_by(8, &[y.device_ptr()]);
     if !(fits && aligned(&[x.device_ptr(), parts.device_ptr()])) {
         round(on, x, y)?;
-        return self::columns(on, shape, add, y, parts, sums);
+        return self::sum_rows(on, shape, add, y, parts, sums);
     }
     let groups = interleaved(rows);
     let parts = start_of(parts, groups as usize * columns as usize);
@@ -496,8 +502,8 @@ pub fn round_columns<S, L: Launch<S> + ?Sized>(
     sums::add_groups(on, groups, columns, add, parts, sums)
 }
 
-/// Computes `sums` [columns, 2], the product of `x` [rows, columns], transposed, and `y` [rows, 2]. With `add`,
-/// it is added to `sums`. `parts` is room for 2 [`GROUPS`] rows.
+/// Computes `sums` [columns, 2], the product of `x` [rows, columns], transposed, and `y` [rows, 2].
+/// With `add`, it is added to `sums`. `parts` is room for 2 [`GROUPS`] rows.
 ///
 /// A general product would have few blocks here, of which each adds all rows.
 ///
@@ -520,8 +526,8 @@ pub fn products_with_two<S, L: Launch<S> + ?Sized>(
     sums::add_groups(on, groups, 2 * columns, add, parts, sums)
 }
 
-/// Computes the gradients of weight and bias of a [`norm`] of `x`, [rows, columns], from that of its
-/// result, `dy`. With `add`, they are added to `affine`. `parts` is room for 2 [`GROUPS`] rows.
+/// Computes the gradients of weight and bias of a [`norm`] of `x`, [rows, columns], from that of
+/// its result, `dy`. With `add`, they are added to `affine`. `parts` is room for 2 [`GROUPS`] rows.
 ///
 /// # Errors
 /// A length does not fit, or what the launch fails with.
@@ -564,31 +570,34 @@ fn count(len: usize) -> u32 {
 /// products with their keys, divided by the root of a head's size.
 ///
 /// # Errors
-/// A head has other than 1 to 32 or 64 elements, a length does not fit, or what the launch fails with.
+/// A head has other than 1 to 32 or 64 elements, a length does not fit, or what the launch fails
+/// with.
 #[track_caller]
-pub fn attention<S, L: Launch<S> + ?Sized, E: Number>(on: &L, a: Attention<'_, S, E>) -> Result<(), L::Error> {
+pub fn attention<S, L: Launch<S> + ?Sized, E: TrainElement>(on: &L, a: Attention<'_, S, E>) -> Result<(), L::Error> {
     E::attention(on, a)
 }
 
 /// Computes the gradient of [`attention`].
 ///
 /// # Errors
-/// A head has other than 1 to 32 or 64 elements, a length does not fit, or what the launch fails with.
+/// A head has other than 1 to 32 or 64 elements, a length does not fit, or what the launch fails
+/// with.
 #[track_caller]
-pub fn attention_backward<S, L: Launch<S> + ?Sized, E: Number>(
+pub fn attention_backward<S, L: Launch<S> + ?Sized, E: TrainElement>(
     on: &L,
     a: AttentionBackward<'_, S, E>,
 ) -> Result<(), L::Error> {
     E::attention_backward(on, a)
 }
 
-/// Cuts square images [images, channels, size, size] into patches of `side` x `side` pixels, in raster
-/// order: [images * patches, channels * side * side]. `extents` is images, channels, size and side.
+/// Cuts square images [images, channels, size, size] into patches of `side` x `side` pixels, in
+/// raster order: [images * patches, channels * side * side]. `extents` is images, channels, size
+/// and side.
 ///
 /// # Errors
 /// The side does not divide the size, a length does not fit, or what the launch fails with.
 #[track_caller]
-pub fn patches<S, L: Launch<S> + ?Sized, E: Number>(
+pub fn patches<S, L: Launch<S> + ?Sized, E: TrainElement>(
     on: &L,
     extents: [u32; 4],
     x: &DeviceSlice<S, f32>,
@@ -600,8 +609,8 @@ pub fn patches<S, L: Launch<S> + ?Sized, E: Number>(
 /// From how many classes on a block of 1024 threads has a row of logits, and not one warp.
 const MANY: u32 = 2048;
 
-/// Computes, for each row of `logits`, [rows, classes], its share of the loss and the gradient of the logits, both
-/// multiplied by `scale`. The loss of a row whose label is no class is NaN.
+/// Computes, for each row of `logits`, [rows, classes], its share of the loss and the gradient of
+/// the logits, both multiplied by `scale`. The loss of a row whose label is no class is NaN.
 ///
 /// # Errors
 /// A length does not fit, or what the launch fails with.
@@ -621,8 +630,9 @@ pub fn cross_entropy<S, L: Launch<S> + ?Sized>(
     launch(on, rows, classes, scale, logits, labels, losses, gradient)
 }
 
-/// Computes the norm of a gradient, and sets the factor in the `settings` of [`adamw`](super::adamw) so
-/// that the norm is at most `most`. `parts` is room for 16384 numbers, and `norm` gets one.
+/// Computes the norm of a gradient, and sets the factor in the `settings` of
+/// [`adamw`](super::adamw) so that the norm is at most `most`. `parts` is room for 16384 numbers,
+/// and `norm` gets one.
 ///
 /// # Errors
 /// A length does not fit, or what the launch fails with.
@@ -636,17 +646,17 @@ pub fn gradient_norm<S, L: Launch<S> + ?Sized>(
     settings: &mut DeviceSlice<S, f32>,
 ) -> Result<(), L::Error> {
     let n = count(gradient.len());
-    let blocks = n.div_ceil(optimiser::CHUNK).clamp(1, optimiser::BLOCKS);
+    let blocks = n.div_ceil(optimizer::CHUNK).clamp(1, optimizer::BLOCKS);
     let parts = start_of(parts, blocks as usize);
-    optimiser::squares(on, n, blocks, gradient, parts)?;
+    optimizer::squares(on, n, blocks, gradient, parts)?;
     // With fewer settings there is no factor, which the launcher reports.
     let (start, end) = (6.min(settings.len()), 7.min(settings.len()));
     let factor = settings.slice_mut(start..end).expect("the range is inside the slice");
-    optimiser::clip(on, blocks, most, parts, norm, factor)
+    optimizer::clip(on, blocks, most, parts, norm, factor)
 }
 
-/// Updates weights and both moments as [`adamw`](super::adamw) does, by a gradient of `bf16`. `rounded` gets the new
-/// weights as operands of products.
+/// Updates weights and both moments as [`adamw`](super::adamw) does, by a gradient of `bf16`.
+/// `rounded` gets the new weights as operands of products.
 ///
 /// # Errors
 /// The lengths differ, or what the launch fails with.
@@ -663,7 +673,7 @@ pub fn adamw_bf16<S, L: Launch<S> + ?Sized>(
     let numbers = [weights.device_ptr(), first.device_ptr(), second.device_ptr()];
     if n.is_multiple_of(4) && aligned(&numbers) && aligned_by(8, &[gradient.device_ptr(), rounded.device_ptr()]) {
         let (gradient, rounded) = (gradient.cast(), rounded.cast_mut());
-        return optimiser::adamw_bf16_fours(on, n / 4, settings, gradient, weights, first, second, rounded);
+        return optimizer::adamw_bf16_fours(on, n / 4, settings, gradient, weights, first, second, rounded);
     }
-    optimiser::adamw_bf16(on, n, settings, gradient.cast(), weights, first, second, rounded.cast_mut())
+    optimizer::adamw_bf16(on, n, settings, gradient.cast(), weights, first, second, rounded.cast_mut())
 }

@@ -4,11 +4,12 @@
 //! loss = ln(sum of exp z) - z[label];   dz = (exp z / sum of exp z - [label]) scale
 //! ```
 //!
-//! Launch: a block of one warp for each row, or of 1024 threads if there are many classes. The largest logit always has
-//! 1024 threads, because the text of a vision-language model waits for a single row of it.
-//! Memory: the gradient is written. One warp reads its row twice, the second time from a cache. Of a row with many
-//! classes, 1024 threads keep the first 32768 logits in registers and read the others three times: the rows that
-//! are under way on all of the device are too large for its caches.
+//! Launch: a block of one warp for each row, or of 1024 threads if there are many classes. The
+//! largest logit always has 1024 threads, because the text of a vision-language model waits for a
+//! single row of it. Memory: the gradient is written. One warp reads its row twice, the second time
+//! from a cache. Of a row with many classes, 1024 threads keep the first 32768 logits in registers
+//! and read the others three times: the rows that are under way on all of the device are too large
+//! for its caches.
 
 use thalweg_simt::kernel;
 use thalweg_simt::safe::{Block, Local, Team};
@@ -66,7 +67,8 @@ kernel! {
     }
 }
 
-/// The threads of a block that has a row with many classes, and the logits that each keeps in registers.
+/// The threads of a block that has a row with many classes, and the logits that each keeps in
+/// registers.
 const THREADS: u32 = 1024;
 const SLOTS: usize = 32;
 
@@ -149,7 +151,8 @@ kernel! {
     }
 }
 
-/// Gives each thread the largest value of its warp and its place: the first one if several are equal.
+/// Gives each thread the largest value of its warp and its place: the first one if several are
+/// equal.
 #[inline(always)]
 fn largest<'k, M: Team>(b: &mut Block<'k, M>, most: &Local<'k, M, f32>, at: &Local<'k, M, u32>) {
     let mut mask = 16;

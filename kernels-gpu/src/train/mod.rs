@@ -7,40 +7,40 @@
 //! | [`attention`], [`attention_backward`] | attention within sequences of different lengths |
 //! | [`pool`], [`pool_backward`] | one row for each sequence |
 //! | [`cross_entropy`], [`argmax`] | the loss with its gradient; the largest element |
-//! | [`columns`], [`products_with_two`] | sums over rows, for gradients of biases and of the weights of positions |
+//! | [`sum_rows`], [`products_with_two`] | sums over rows, for gradients of biases and of the weights of positions |
 //! | [`gelu_backward_columns`], [`round_columns`] | sums over rows of what they compute for each element |
-//! | [`gradient_norm`], [`settings`], [`adamw`], [`adamw_bf16`] | the optimiser over all weights at once |
+//! | [`gradient_norm`], [`settings`], [`adamw`], [`adamw_bf16`] | the optimizer over all weights at once |
 //! | [`patches`], [`positions`], [`text`] | what images and text begin with |
 //! | [`round`] | numbers rounded to `bf16` |
 //!
-//! Activations are `f32` or `bf16` ([`Number`]); all sums, statistics, weights and gradients of
-//! weights are `f32`. No kernel adds atomically, so the order of all additions depends on the shapes
-//! alone, and the same input gives the same bits on the same device.
+//! Activations are `f32` or `bf16` ([`TrainElement`]); all sums, statistics, weights and gradients
+//! of weights are `f32`. No kernel adds atomically, so the order of all additions depends on the
+//! shapes alone, and the same input gives the same bits on the same device.
 
 mod activation;
 mod attention;
 mod columns;
 mod embed;
+mod flash_attention;
 #[cfg(not(target_arch = "nvptx64"))]
 mod launch;
 mod loss;
 mod norm;
 mod number;
-mod optimiser;
+mod optimizer;
 mod pool;
 mod rows;
 mod sequences;
-mod tiles;
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub use self::{
     embed::{positions, text},
     launch::{
-        Attention, AttentionBackward, GROUPS, Number, adamw_bf16, attention, attention_backward, columns,
-        cross_entropy, gelu, gelu_backward, gelu_backward_columns, gradient_norm, norm, norm_backward, norm_columns,
-        patches, products_with_two, round, round_columns,
+        Attention, AttentionBackward, GROUPS, TrainElement, adamw_bf16, attention, attention_backward, cross_entropy,
+        gelu, gelu_backward, gelu_backward_columns, gradient_norm, norm, norm_backward, norm_columns, patches,
+        products_with_two, round, round_columns, sum_rows,
     },
     loss::argmax,
-    optimiser::{PARTS, SETTINGS, adamw, settings},
+    optimizer::{PARTS, SETTINGS, adamw, settings},
     pool::{pool, pool_backward},
 };

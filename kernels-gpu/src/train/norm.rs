@@ -5,15 +5,17 @@
 //! g = dy weight;    dx = r (g - mean(g) - n mean(g n));       dweight = sum of dy n;  dbias = sum of dy
 //! ```
 //!
-//! Launch: a block of one warp for each row of up to 1024 elements, and of eight warps for wider ones and where there are
-//! few rows; for the sums over rows a thread for each column and each group of rows.
-//! Memory: a row is read once. What is behind its first 2048 elements is read again from the L1 cache.
+//! Launch: a block of one warp for each row of up to 1024 elements, and of eight warps for wider
+//! ones and where there are few rows; for the sums over rows a thread for each column and each
+//! group of rows. Memory: a row is read once. What is behind its first 2048 elements is read again
+//! from the L1 cache.
 //!
-//! - **A thread loads its elements of a row before it uses one**, and keeps them in registers, so the loads
-//!   wait together: 24 elements in rows of up to 768, 32 in rows of up to 1024, else 8. The sums over rows load 8
-//!   rows at once for the same reason.
-//! - **A row of up to 1024 elements has one warp**, so its sums are butterflies of the warp, and no barrier is
-//!   needed. With 64 elements of a wider row in each lane there were registers for 12 warps only.
+//! - **A thread loads its elements of a row before it uses one**, and keeps them in registers, so
+//!   the loads wait together: 24 elements in rows of up to 768, 32 in rows of up to 1024, else 8.
+//!   The sums over rows load 8 rows at once for the same reason.
+//! - **A row of up to 1024 elements has one warp**, so its sums are butterflies of the warp, and no
+//!   barrier is needed. With 64 elements of a wider row in each lane there were registers for 12
+//!   warps only.
 //! - **The variance is the mean of squares of differences from the mean**, so large means do not
 //!   cancel.
 
@@ -21,7 +23,8 @@ use thalweg_simt::kernel;
 
 use super::number::Stored;
 
-/// Calls `f` with the places of a thread's first elements of a row, of which a block has `threads` threads.
+/// Calls `f` with the places of a thread's first elements of a row, of which a block has `threads`
+/// threads.
 #[inline(always)]
 fn slots<const SLOTS: usize>(f: impl Fn(u32) -> f32, rank: u32, threads: u32) -> [f32; SLOTS] {
     core::array::from_fn(|i| f(rank + threads * i as u32))
@@ -50,7 +53,7 @@ macro_rules! row_sums {
 macro_rules! norms {
     ($threads:tt: $norm:ident { $($norms:tt)* } $backward:ident { $($backwards:tt)* } $($shared:tt)*) => {
         kernel! {
-            /// Normalises each row, and stores its mean and 1 / its standard deviation in `stats`.
+            /// Normalizes each row, and stores its mean and 1 / its standard deviation in `stats`.
             pub(super) fn $norm<E: Stored, const SLOTS: usize>(
                 b: impl Cooperative, rows: u32, columns: u32, eps: f32, x: In<f32>[rows, columns],
                 weight: In<f32>[columns], bias: In<f32>[columns], stats: Out<f32>[rows, 2] by [block, rank],
@@ -157,8 +160,8 @@ macro_rules! norms {
                 b.each((&g, &n, &sum, &product), move |t, (g, n, sum, product)| {
                     let (g, n) = (g.get(t), n.get(t));
                     let (sum, product) = (sum.get(t) * per_column, product.get(t) * per_column);
-                    // Eight old elements are loaded before one is stored: a load may not pass a store to the same buffer,
-                    // so each would wait for the one before.
+                    // Eight old elements are loaded before one is stored: a load may not pass a
+                    // store to the same buffer, so each would wait for the one before.
                     let (mut ahead, mut mine, mut i) = (dx.mine(t), dx.mine(t), 0);
                     while i < SLOTS {
                         let mut old = || if add { ahead.next().map_or(0.0, |dx| dx.get()) } else { 0.0 };

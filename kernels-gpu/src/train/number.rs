@@ -10,7 +10,8 @@ pub(super) trait Stored: Element {
     /// Loads four elements in one access.
     ///
     /// # Safety
-    /// The elements are in device memory that the launch only reads, and `p` is aligned to all four.
+    /// The elements are in device memory that the launch only reads, and `p` is aligned to all
+    /// four.
     unsafe fn load4(cx: impl Simt, p: *const Self) -> [f32; 4];
     /// Does the same as [`load4`](Self::load4) by another instruction. The compiler would merge two
     /// equal loads of a row, and keep the row in registers from one to the other.

@@ -12,8 +12,8 @@ pub(super) struct Rows<E> {
     /// The elements from one row to the next, and those of a head.
     pub(super) stride: u32,
     pub(super) size: u32,
-    /// Whether four elements can be loaded at once, and a head has as many elements as the kernel is
-    /// made for.
+    /// Whether four elements can be loaded at once, and a head has as many elements as the kernel
+    /// is made for.
     pub(super) vector: bool,
 }
 
@@ -35,8 +35,8 @@ impl<E: Stored> Rows<E> {
     /// `row` is [`row`](Self::row) of a row of the buffer. `VECTOR` is true only if `vector` is.
     #[inline(always)]
     unsafe fn four<const VECTOR: bool, const AGAIN: bool>(self, cx: impl Simt, row: *const E, at: usize) -> [f32; 4] {
-        // SAFETY: The caller promises that the row is in the buffer, so the head's elements of it are
-        // too. With `vector`, the launcher checked that every fourth of them is aligned.
+        // SAFETY: The caller promises that the row is in the buffer, so the head's elements of it
+        // are too. With `vector`, the launcher checked that every fourth of them is aligned.
         unsafe {
             if VECTOR && AGAIN {
                 E::load4_again(cx, row.add(at))

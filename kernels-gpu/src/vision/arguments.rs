@@ -7,26 +7,26 @@
 use thalweg_simt::host::DeviceSlice;
 
 /// The images of a batch and their patches, which all kernels of the fused path need.
-/// [`Layout::batch`] makes it.
+/// [`BatchLayout::batch`] makes it.
 ///
-/// [`Layout::batch`]: crate::vision::Layout::batch
+/// [`BatchLayout::batch`]: crate::vision::BatchLayout::batch
 #[derive(Debug)]
-pub struct Batch<'a, S> {
+pub struct BatchTable<'a, S> {
     /// Number of images, B.
     pub images: u32,
     /// Patches of all images, N.
     pub patches: u32,
     /// Patches of the image that has the most.
     pub largest: u32,
-    /// The table of a [`Layout`](crate::vision::Layout) \[B + 1, 4\]. For a single image, only
-    /// [`analyze`](crate::vision::analyze) and [`compress_fused`](crate::vision::compress_fused)
-    /// read it.
+    /// The table of a [`BatchLayout`](crate::vision::BatchLayout) \[B + 1, 4\]. For a single image,
+    /// only [`analyze`](crate::vision::analyze) and
+    /// [`compress_fused`](crate::vision::compress_fused) read it.
     pub table: &'a DeviceSlice<S, u32>,
 }
 
-/// The pixels of a batch, and how they are looked at. [`Layout::pixels`] makes it.
+/// The pixels of a batch, and how they are looked at. [`BatchLayout::pixels`] makes it.
 ///
-/// [`Layout::pixels`]: crate::vision::Layout::pixels
+/// [`BatchLayout::pixels`]: crate::vision::BatchLayout::pixels
 #[derive(Debug)]
 pub struct Pixels<'a, S> {
     /// The images, one after another as the table of the batch says.
@@ -35,7 +35,7 @@ pub struct Pixels<'a, S> {
     pub bytes: u32,
     /// Side of a patch in pixels.
     pub patch: u32,
-    /// The fixation (y, x) in units of an image's height and width; (0.5, 0.5) is the centre.
+    /// The fixation (y, x) in units of an image's height and width; (0.5, 0.5) is the center.
     pub fixation: [f32; 2],
 }
 
@@ -141,7 +141,7 @@ pub struct Selection<'a, S> {
 pub struct TokensMut<'a, S, T> {
     /// The means of the 13 planes for each token [`capacity`, 13].
     pub tokens: &'a mut DeviceSlice<S, T>,
-    /// The centre (y, x) of each token's cell, as a fraction of the image's height and width
+    /// The center (y, x) of each token's cell, as a fraction of the image's height and width
     /// [`capacity`, 2].
     pub position: &'a mut DeviceSlice<S, f32>,
     /// The most tokens that there is room for.

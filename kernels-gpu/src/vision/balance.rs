@@ -40,7 +40,7 @@ const SUMS: u32 = PARTIAL + THREADS;
 const LOGITS: u32 = SUMS + UNITS;
 #[cfg(not(target_arch = "nvptx64"))]
 const END: u32 = LOGITS + 4;
-/// The starts of the second layer in `predictor`, its bias, the third layer, and its bias.
+/// The starts of the second layer in `balancer_weights`, its bias, the third layer, and its bias.
 const SECOND: u32 = (INPUTS + 1) * UNITS;
 const SECOND_BIAS: u32 = SECOND + UNITS * UNITS;
 const THIRD: u32 = SECOND_BIAS + UNITS;
@@ -185,7 +185,7 @@ kernel! {
 /// # Panics
 /// A length differs from these.
 #[cfg(not(target_arch = "nvptx64"))]
-pub fn predictor(weights: [&[f32]; 3], biases: [&[f32]; 3], query: &[f32]) -> Vec<f32> {
+pub fn balancer_weights(weights: [&[f32]; 3], biases: [&[f32]; 3], query: &[f32]) -> Vec<f32> {
     let (units, inputs) = (UNITS as usize, INPUTS as usize);
     let width = inputs + query.len();
     assert_eq!(

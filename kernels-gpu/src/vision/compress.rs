@@ -17,7 +17,7 @@
 //! - **A token finds its patch**, by bisection of `cu_seqlens`. If each patch wrote its own tokens
 //!   instead, wrong offsets could make two patches write one row. Here each row has one owner, so
 //!   wrong offsets give wrong tokens and never a race. The threads also share large patches evenly.
-//! - **Each lane has a token**: neighbouring cells are neighbouring columns, and a warp stays in
+//! - **Each lane has a token**: neighboring cells are neighboring columns, and a warp stays in
 //!   one plane.
 //! - **Sums are compensated**, as in `features`.
 

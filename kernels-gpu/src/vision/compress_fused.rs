@@ -7,7 +7,7 @@
 //!     tokens[t] = their means; position[t] = (middle of rows / H, middle of columns / W)
 //! ```
 //!
-//! Launch: blocks of 32 tokens x 2 threads, one for colour and place, one for the planes that need
+//! Launch: blocks of 32 tokens x 2 threads, one for color and place, one for the planes that need
 //! a window of luma. The grid covers `capacity` tokens. T is read on the device, and threads past
 //! it return at once.
 //! Memory: 3 bytes read for each pixel of a selected patch, from L2 if they are still there from
@@ -84,7 +84,7 @@ macro_rules! compress_fused {
                 };
                 if cx.thread_idx().y == 0 {
                     let place = Place::new(cx, height, width, fixation_y, fixation_x);
-                    colour(cx, image, place, cell, put);
+                    color(cx, image, place, cell, put);
                     position.set(cx, t as usize * 2, (cell.y + cell.y_end) as f32 * 0.5 * cx.recip_approx(height as f32));
                     position.set(cx, t as usize * 2 + 1, (cell.x + cell.x_end) as f32 * 0.5 * cx.recip_approx(width as f32));
                 } else {
@@ -108,12 +108,12 @@ compress_fused! {
     compress_fused_bf16 u16 (|_, v| bf16::from_f32(v).to_bits())
 }
 
-/// Computes the planes that need one pixel only: colour and place.
+/// Computes the planes that need one pixel only: color and place.
 ///
 /// # Safety
 /// The cell is inside the image, and `rgb` holds the image.
 #[inline(always)]
-unsafe fn colour(cx: impl Simt, image: Image, place: Place, cell: Cell, put: impl Fn(u32, f32)) {
+unsafe fn color(cx: impl Simt, image: Image, place: Place, cell: Cell, put: impl Fn(u32, f32)) {
     let mut sums = [Sum::default(); 7];
     for y in cell.y..cell.y_end {
         let dy = place.row(cx, y).1;
@@ -147,7 +147,7 @@ unsafe fn colour(cx: impl Simt, image: Image, place: Place, cell: Cell, put: imp
 /// Computes the planes that need a window of luma: gradients and contrast.
 ///
 /// # Safety
-/// As for [`colour`].
+/// As for [`color`].
 #[inline(always)]
 unsafe fn structure(cx: impl Simt, image: Image, cell: Cell, put: impl Fn(u32, f32)) {
     let mut sums = [Sum::default(); 4];

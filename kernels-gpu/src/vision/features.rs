@@ -17,9 +17,9 @@
 //! - **Sums are compensated**: a thread may add a million pixels if the patch is the whole image,
 //!   and in a constant plane each addition rounds the same way. The additions are hidden behind
 //!   memory.
-//! - **The bounds are for registers**: the assembler takes 64, and starts all 13 loads before the first
-//!   addition. Without bounds it took 56 and added between the loads, and the kernel took 1.21 times as
-//!   long on an H200.
+//! - **The bounds are for registers**: the assembler takes 64, and starts all 13 loads before the
+//!   first addition. Without bounds it took 56 and added between the loads, and the kernel took
+//!   1.21 times as long on an H200.
 //! - **There is one barrier**: partial sums go to shared memory plane by plane, and 13 threads add
 //!   them in order. The result rounds the same way everywhere and needs no atomics. On the CPU
 //!   device a barrier costs each thread one switch, a warp reduction many. Rows are one word longer

@@ -9,7 +9,7 @@ use thalweg_simt::host::{DeviceSlice, Launch};
 
 use crate::vision::analyze::{SMALL, analyze_large, analyze_small};
 use crate::vision::arguments::{
-    Batch, Budget, ParticipatoryMut, Pixels, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
+    BatchTable, Budget, ParticipatoryMut, Pixels, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
 };
 
 /// Computes the features and the entropy of each patch, straight from the images: `features` [N,
@@ -20,7 +20,7 @@ use crate::vision::arguments::{
 /// except for rounding.
 ///
 /// It is fastest for patches of 4 to 32 pixels a side, if that and the image's width are multiples
-/// of 4 and `rgb` starts on a word. Images of other widths do not slow their neighbours down. The
+/// of 4 and `rgb` starts on a word. Images of other widths do not slow their neighbors down. The
 /// patches of an image that is not inside `rgb` are left alone.
 ///
 /// # Errors
@@ -28,12 +28,12 @@ use crate::vision::arguments::{
 /// with.
 pub fn analyze<S, L: Launch<S> + ?Sized>(
     on: &L,
-    batch: &Batch<'_, S>,
+    batch: &BatchTable<'_, S>,
     pixels: &Pixels<'_, S>,
     features: &mut DeviceSlice<S, f32>,
     entropy: &mut DeviceSlice<S, f32>,
 ) -> Result<(), L::Error> {
-    let &Batch { images, patches, table, .. } = batch;
+    let &BatchTable { images, patches, table, .. } = batch;
     let &Pixels { rgb, bytes, patch, fixation: [y, x] } = pixels;
     let launch = if patch <= SMALL { analyze_small } else { analyze_large };
     launch(on, images, patches, bytes, patch, y, x, table, rgb, features, entropy)
@@ -49,14 +49,14 @@ pub fn analyze<S, L: Launch<S> + ?Sized>(
 /// A buffer of another length, or what the launch fails with.
 pub fn relevance<S, L: Launch<S> + ?Sized>(
     on: &L,
-    batch: &Batch<'_, S>,
+    batch: &BatchTable<'_, S>,
     foveal_bias: f32,
     mix: [f32; 2],
     features: &DeviceSlice<S, f32>,
     entropy: &DeviceSlice<S, f32>,
     out: RelevanceMut<'_, S>,
 ) -> Result<(), L::Error> {
-    let &Batch { images, patches, largest, table } = batch;
+    let &BatchTable { images, patches, largest, table } = batch;
     let RelevanceMut { salience, relevance } = out;
     let [by_entropy, by_salience] = mix;
     super::relevance::relevance(
@@ -76,9 +76,9 @@ pub fn relevance<S, L: Launch<S> + ?Sized>(
 }
 
 /// Computes the participatory score of all patches of a batch from `features` [N, 13], `entropy`
-/// \[N\] and `coupling`, which is a head and a query as [`coupling`](crate::vision::coupling) packs
-/// them. It also computes what [`balance`](crate::vision::balance) and [`relevance_with_query`]
-/// need of the features.
+/// \[N\] and `projection`, which is a head and a query as [`projection`](crate::vision::projection)
+/// packs them. It also computes what [`balance`](crate::vision::balance) and
+/// [`relevance_with_query`] need of the features.
 ///
 /// The salience that it writes is the feature [`Salience::edge`], less the foveal bias. The
 /// statistics are, for entropy, salience, participatory score and that feature, the sum, the sum of
@@ -90,14 +90,14 @@ pub fn relevance<S, L: Launch<S> + ?Sized>(
 /// An `edge` that is not below 13, a buffer of another length, or what the launch fails with.
 pub fn participatory<S, L: Launch<S> + ?Sized>(
     on: &L,
-    batch: &Batch<'_, S>,
+    batch: &BatchTable<'_, S>,
     how: Salience,
     features: &DeviceSlice<S, f32>,
     entropy: &DeviceSlice<S, f32>,
     coupling: &DeviceSlice<S, f32>,
     out: ParticipatoryMut<'_, S>,
 ) -> Result<(), L::Error> {
-    let &Batch { images, patches, table, .. } = batch;
+    let &BatchTable { images, patches, table, .. } = batch;
     let Salience { edge, least_peak, foveal_bias } = how;
     let ParticipatoryMut { participatory, salience, summaries } = out;
     super::participatory::participatory(
@@ -118,14 +118,14 @@ pub fn participatory<S, L: Launch<S> + ?Sized>(
 }
 
 /// Computes the weights `mix` [B, 3] of entropy, salience and participatory score for each image,
-/// from `summaries` as [`participatory`] leaves them and `predictor`, a balancer and a query as
-/// [`predictor`](crate::vision::predictor) packs them.
+/// from `summaries` as [`participatory`] leaves them and `balancer_weights`, a balancer and a query
+/// as [`balancer_weights`](crate::vision::balancer_weights) packs them.
 ///
 /// # Errors
 /// A buffer of another length, or what the launch fails with.
 pub fn balance<S, L: Launch<S> + ?Sized>(
     on: &L,
-    batch: &Batch<'_, S>,
+    batch: &BatchTable<'_, S>,
     summaries: &DeviceSlice<S, f32>,
     predictor: &DeviceSlice<S, f32>,
     mix: &mut DeviceSlice<S, f32>,
@@ -142,11 +142,11 @@ pub fn balance<S, L: Launch<S> + ?Sized>(
 /// A buffer of another length, or what the launch fails with.
 pub fn relevance_with_query<S, L: Launch<S> + ?Sized>(
     on: &L,
-    batch: &Batch<'_, S>,
+    batch: &BatchTable<'_, S>,
     scores: &Scores<'_, S>,
     out: RelevanceMut<'_, S>,
 ) -> Result<(), L::Error> {
-    let &Batch { images, patches, largest, table } = batch;
+    let &BatchTable { images, patches, largest, table } = batch;
     let &Scores { entropy, participatory, summaries, mix } = scores;
     let RelevanceMut { salience, relevance } = out;
     super::relevance::relevance_with_query(
@@ -173,13 +173,13 @@ pub fn relevance_with_query<S, L: Launch<S> + ?Sized>(
 /// together could have 2^31 tokens, a buffer of another length, or what a launch fails with.
 pub fn allocate<S, L: Launch<S> + ?Sized>(
     on: &L,
-    batch: &Batch<'_, S>,
+    batch: &BatchTable<'_, S>,
     budget: Budget,
     relevance: &DeviceSlice<S, f32>,
     gains: &DeviceSlice<S, u32>,
     out: SelectionMut<'_, S>,
 ) -> Result<(), L::Error> {
-    let &Batch { images, patches, largest, table } = batch;
+    let &BatchTable { images, patches, largest, table } = batch;
     let Budget { lo, hi, tokens: budget } = budget;
     let SelectionMut { sides, cu_seqlens, patch_id, counts, image_cu_seqlens, image_cu_patches } = out;
     super::allocate::allocate_each(
@@ -251,12 +251,12 @@ macro_rules! compress_fused {
         /// launch fails with.
         pub fn $name<S, L: Launch<S> + ?Sized>(
             on: &L,
-            batch: &Batch<'_, S>,
+            batch: &BatchTable<'_, S>,
             pixels: &Pixels<'_, S>,
             selection: &Selection<'_, S>,
             out: TokensMut<'_, S, $element>,
         ) -> Result<(), L::Error> {
-            let &Batch { images, patches, table, .. } = batch;
+            let &BatchTable { images, patches, table, .. } = batch;
             let &Pixels { rgb, bytes, patch, fixation: [y, x] } = pixels;
             let &Selection { sides, cu_seqlens, patch_id, counts, most } = selection;
             let TokensMut { tokens, position, capacity } = out;

@@ -90,7 +90,7 @@ unsafe fn first(cx: impl Simt, table: In<u32>, b: u32) -> u32 {
     unsafe { table.get(cx, b as usize * 4 + 3) }
 }
 
-/// Patches that are summarised together.
+/// Patches that are summarized together.
 pub(crate) const PIECE: u32 = 64;
 
 /// A row of the table.
@@ -157,7 +157,7 @@ pub(crate) fn fits(start: u32, height: u32, width: u32, bytes: u32) -> bool {
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
-pub use host::{Layout, LayoutError};
+pub use host::{BatchLayout, LayoutError};
 
 #[cfg(not(target_arch = "nvptx64"))]
 mod host {
@@ -166,7 +166,7 @@ mod host {
 
     use thalweg_simt::host::DeviceSlice;
 
-    use crate::vision::arguments::{Batch, Pixels};
+    use crate::vision::arguments::{BatchTable, Pixels};
     use crate::vision::{MAX_EXTENT, MAX_IMAGES, MAX_PATCHES};
 
     /// Images start at a multiple of this many bytes, so that rows of the fast path can start on
@@ -176,13 +176,13 @@ mod host {
     /// The layout of the images of a batch: one after another in one buffer of bytes, with their
     /// patches one after another in every map.
     ///
-    /// Kernels take it as a [`Batch`], with its [`table`](Layout::table) on the device, and as
-    /// [`Pixels`].
+    /// Kernels take it as a [`BatchTable`], with its [`table`](BatchLayout::table) on the device,
+    /// and as [`Pixels`].
     ///
     /// ```
-    /// use thalweg_kernels::vision::Layout;
+    /// use thalweg_kernels::vision::BatchLayout;
     ///
-    /// let layout = Layout::new(&[[40, 70], [1, 5]], 32)?; // height, width
+    /// let layout = BatchLayout::new(&[[40, 70], [1, 5]], 32)?; // height, width
     /// assert_eq!((layout.images(), layout.patches(), layout.largest()), (2, 2 * 3 + 1, 6));
     /// assert_eq!((layout.byte_range(0), layout.byte_range(1)), (0..8400, 8400..8415));
     /// assert_eq!((layout.grid(0), layout.patch_range(1)), ([2, 3], 6..7));
@@ -190,13 +190,13 @@ mod host {
     /// # Ok::<(), thalweg_kernels::vision::LayoutError>(())
     /// ```
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct Layout {
+    pub struct BatchLayout {
         patch: u32,
         largest: u32,
         table: Vec<u32>,
     }
 
-    impl Layout {
+    impl BatchLayout {
         /// Lays out images of these heights and widths, in patches of `patch` x `patch` pixels.
         ///
         /// # Errors
@@ -266,8 +266,8 @@ mod host {
 
         /// Makes what kernels are told about the batch; `table` is [`table`](Self::table) on the
         /// device.
-        pub fn batch<'a, S>(&self, table: &'a DeviceSlice<S, u32>) -> Batch<'a, S> {
-            Batch { images: self.images(), patches: self.patches(), largest: self.largest, table }
+        pub fn batch<'a, S>(&self, table: &'a DeviceSlice<S, u32>) -> BatchTable<'a, S> {
+            BatchTable { images: self.images(), patches: self.patches(), largest: self.largest, table }
         }
 
         /// Makes what kernels are told about the pixels of the batch: `rgb` holds the images, and
@@ -360,13 +360,13 @@ mod host {
     #[cfg(test)]
     mod tests {
         use super::super::{PIECE, Span};
-        use super::{Layout, LayoutError};
+        use super::{BatchLayout, LayoutError};
 
         #[test]
         fn images_follow_one_another() {
             let sizes: Vec<[u32; 2]> = (1..60).map(|i| [i * 7 % 41 + 1, i * 13 % 59 + 1]).collect();
             for patch in [1, 3, 32, 16384] {
-                let layout = Layout::new(&sizes, patch).unwrap();
+                let layout = BatchLayout::new(&sizes, patch).unwrap();
                 let (mut bytes, mut patches, mut largest) = (0, 0, 0);
                 for (b, &[height, width]) in sizes.iter().enumerate() {
                     let n = (height.div_ceil(patch) * width.div_ceil(patch)) as usize;
@@ -451,22 +451,22 @@ mod host {
 
         #[test]
         fn batches_have_limits() {
-            assert_eq!(Layout::new(&[], 32), Err(LayoutError::Images(0)));
-            assert_eq!(Layout::new(&[[1, 1]; 65536], 32), Err(LayoutError::Images(65536)));
-            assert!(Layout::new(&[[1, 1]; 65535], 32).is_ok());
+            assert_eq!(BatchLayout::new(&[], 32), Err(LayoutError::Images(0)));
+            assert_eq!(BatchLayout::new(&[[1, 1]; 65536], 32), Err(LayoutError::Images(65536)));
+            assert!(BatchLayout::new(&[[1, 1]; 65535], 32).is_ok());
             for patch in [0, 16385] {
-                assert_eq!(Layout::new(&[[1, 1]], patch), Err(LayoutError::Patch(patch)));
+                assert_eq!(BatchLayout::new(&[[1, 1]], patch), Err(LayoutError::Patch(patch)));
             }
             for [height, width] in [[0, 1], [1, 0], [16385, 1], [1, u32::MAX]] {
-                let error = Layout::new(&[[1, 1], [height, width]], 32).unwrap_err();
+                let error = BatchLayout::new(&[[1, 1], [height, width]], 32).unwrap_err();
                 assert_eq!(error, LayoutError::Extent { image: 1, height, width });
                 assert!(error.to_string().contains(&format!("image 1 is {height} x {width}")));
             }
             let whole = [[16384, 16384]; 6];
-            assert!(Layout::new(&whole[..5], 32).is_ok());
-            assert_eq!(Layout::new(&whole, 32), Err(LayoutError::Bytes(6 * (3 << 28))));
-            assert!(Layout::new(&whole[..1], 1).is_ok());
-            assert_eq!(Layout::new(&[[16384, 16384], [1, 1]], 1), Err(LayoutError::Patches((1 << 28) + 1)));
+            assert!(BatchLayout::new(&whole[..5], 32).is_ok());
+            assert_eq!(BatchLayout::new(&whole, 32), Err(LayoutError::Bytes(6 * (3 << 28))));
+            assert!(BatchLayout::new(&whole[..1], 1).is_ok());
+            assert_eq!(BatchLayout::new(&[[16384, 16384], [1, 1]], 1), Err(LayoutError::Patches((1 << 28) + 1)));
         }
     }
 }

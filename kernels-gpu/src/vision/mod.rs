@@ -5,16 +5,16 @@
 //! |---|---|---|---|
 //! | [`analyze`] | `rgb` u8 | `features` f32 [N, 13], `entropy` f32 \[N\] | a warp or a block for each patch |
 //! | [`relevance`] | `features`, `entropy` | `salience`, `relevance` f32 \[N\] | a block for each image |
-//! | [`participatory`], with a query | `features`, `entropy`, [`coupling`] | `participatory`, `salience` f32 \[N\], `summaries` | 4 for each patch |
-//! | [`balance`], with a balancer | `summaries`, [`predictor`] | `mix` f32 [B, 3] | a block for each image |
+//! | [`participatory`], with a query | `features`, `entropy`, [`projection`] | `participatory`, `salience` f32 \[N\], `summaries` | 4 for each patch |
+//! | [`balance`], with a balancer | `summaries`, [`balancer_weights`] | `mix` f32 [B, 3] | a block for each image |
 //! | [`relevance_with_query`] | all of these | `relevance` f32 \[N\] | a block for each image |
 //! | [`allocate`] | `relevance`, [`gains`] | `sides` i32 \[N\], `cu_seqlens`, `patch_id`, `counts` | a block for each image |
 //! | [`compress_fused`] | `rgb`, all of `allocate` | `tokens` f32 [T, 13], `position` f32 [T, 2] | 2 for each token |
 //!
-//! The images of a batch may differ in size: a [`Layout`] says where they are in `rgb`, and the
-//! kernels take its table. Maps hold the images one after another. Each image is scaled on its own
-//! and has its own budget. Tokens are packed over the batch. The maps and tokens of an image have
-//! the same bits in a batch of one and in a larger batch.
+//! The images of a batch may differ in size: a [`BatchLayout`] says where they are in `rgb`, and
+//! the kernels take its table. Maps hold the images one after another. Each image is scaled on its
+//! own and has its own budget. Tokens are packed over the batch. The maps and tokens of an image
+//! have the same bits in a batch of one and in a larger batch.
 //!
 //! These kernels compute the same for one image from its texture array:
 //!
@@ -36,8 +36,8 @@
 //! Each kernel is declared once, with [`thalweg_simt::kernel!`]. A launcher checks numbers and the
 //! shapes of buffers. What is *in* a buffer never decides an address without a check, so no
 //! contents, however wrong, make a kernel leave its buffers, or make two of its threads write one
-//! element. Launchers with many arguments take them in groups with names, such as [`Batch`] and
-//! [`Selection`].
+//! element. Launchers with many arguments take them in groups with names, such as [`BatchTable`]
+//! and [`Selection`].
 //!
 //! Images have at most [`MAX_EXTENT`] rows and columns, so 32 bits hold the index of an element in
 //! a stack of 13 planes.
@@ -73,15 +73,16 @@ pub use textures::textures;
 mod host {
     pub use super::allocate::gains;
     pub use super::arguments::{
-        Batch, Budget, ParticipatoryMut, Pixels, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
+        BatchTable, Budget, ParticipatoryMut, Pixels, RelevanceMut, Salience, Scores, Selection, SelectionMut,
+        TokensMut,
     };
-    pub use super::balance::predictor;
+    pub use super::balance::balancer_weights;
     pub use super::launch::{
         allocate, analyze, balance, compress, compress_fused, compress_fused_bf16, compress_fused_f16, participatory,
         relevance, relevance_with_query,
     };
-    pub use super::layout::{Layout, LayoutError};
-    pub use super::participatory::coupling;
+    pub use super::layout::{BatchLayout, LayoutError};
+    pub use super::participatory::projection;
 }
 
 /// Planes of a texture array.

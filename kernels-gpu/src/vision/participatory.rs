@@ -46,7 +46,7 @@ const THREADS: u32 = 32 * WARPS;
 const ROW: u32 = 16;
 /// Words of R: 9 groups of 8 rows, group g from column 8 g.
 const TRIANGLE: u32 = group(9);
-/// Words of `coupling`.
+/// Words of `projection`.
 const COUPLING: u32 = UNITS * ROW + TRIANGLE;
 // The requirement of the declaration shows this number.
 const _: () = assert!(COUPLING == 3400);
@@ -235,7 +235,7 @@ kernel! {
 /// # Panics
 /// A length differs from these.
 #[cfg(not(target_arch = "nvptx64"))]
-pub fn coupling(hidden: &[f32], hidden_bias: &[f32], triangle: &[f64], coupled: &[f64]) -> Vec<f32> {
+pub fn projection(hidden: &[f32], hidden_bias: &[f32], triangle: &[f64], coupled: &[f64]) -> Vec<f32> {
     let (units, columns) = (UNITS as usize, UNITS as usize + 1);
     assert_eq!(hidden.len(), units * PLANES as usize, "`hidden` is [64, 13]");
     assert_eq!(hidden_bias.len(), units, "`hidden_bias` is [64]");

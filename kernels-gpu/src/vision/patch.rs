@@ -71,8 +71,8 @@ pub(crate) struct Token {
 impl Token {
     /// Finds token `t` among those of `count` selected patches. Whatever the buffers hold, it is a
     /// token of one of the `patches`. The functions load an element of a buffer: `cu_seqlens` and
-    /// `patch_id` are asked for those below `count`, and `sides` for those below `patches`. Both numbers
-    /// are at least 1.
+    /// `patch_id` are asked for those below `count`, and `sides` for those below `patches`. Both
+    /// numbers are at least 1.
     #[inline(always)]
     pub(crate) fn find(
         t: u32,

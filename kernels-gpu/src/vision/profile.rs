@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! profile_sample   resized = bilinear 512 x 512 of the image;
-//!                  R, G, B, L, a, Gx, Gy and edge magnitude of it, each at 32 x 32: the mean of the four centre pixels of a 16 x 16 block
+//!                  R, G, B, L, a, Gx, Gy and edge magnitude of it, each at 32 x 32: the mean of the four center pixels of a 16 x 16 block
 //! profile_scale    Gx, Gy, edge = (v - min) / (max - min + 1e-8);
 //!                  planes 8 to 12 = y, x, eccentricity, edge, L;
 //!                  information = entropy of the softmax of a patch's planes, in nats, scaled likewise
@@ -15,7 +15,7 @@
 //! Memory: at most 192 bytes of the image read and 32 written for each patch; 48 read and 92
 //! written; n squared times 4 from L1.
 //!
-//! - **Only what is needed is resized**: a patch's four centre pixels and their neighbours are
+//! - **Only what is needed is resized**: a patch's four center pixels and their neighbors are
 //!   4 x 4 of its 16 x 16 resized pixels. A thread makes one of them.
 //! - **The resize is exact**: positions are fractions of 1024, and the four products of a byte and
 //!   two weights sum to less than 2^28, so a channel is an integer, which is rounded once.
@@ -42,8 +42,8 @@ const PATCHES: u32 = 1024;
 const SAMPLED: u32 = 8;
 /// Threads of a block of `profile_sample`: one for each resized pixel of 16 patches.
 const PIXELS: u32 = 16 * 16;
-/// Centre pixels of these patches.
-const CENTRES: u32 = 4 * 16;
+/// Center pixels of these patches.
+const CENTERS: u32 = 4 * 16;
 /// Threads of a block of `profile_scale`.
 const THREADS: u32 = 512;
 /// Warps of a block of `top`.
@@ -67,12 +67,12 @@ kernel! {
     }
     grid(PATCHES / 16, images)
     block(PIXELS)
-    shared((4 * PIXELS + SAMPLED * CENTRES) * 4)
+    shared((4 * PIXELS + SAMPLED * CENTERS) * 4)
     {
         let (image, rank) = (cx.block_idx().y, cx.thread_idx().x);
         let [start, height, width] = [0, 1, 2].map(|k| table.get(cx, image as usize * 3 + k));
         let channels = cx.shared::<f32>(0);
-        let centres = cx.shared::<f32>(4 * PIXELS * 4);
+        let centers = cx.shared::<f32>(4 * PIXELS * 4);
         // The block has 16 patches of a row. 4 x 4 resized pixels of each are needed, from row and
         // column 6 on.
         let first = cx.block_idx().x * 16;
@@ -90,8 +90,8 @@ kernel! {
         }
         cx.barrier();
 
-        // A thread for each centre pixel: the four of a patch are neighbours.
-        if rank < CENTRES {
+        // A thread for each center pixel: the four of a patch are neighbors.
+        if rank < CENTERS {
             let (row, column) = (1 + rank % 4 / 2, 1 + rank % 2);
             let at = |channel: u32, y: u32, x: u32| cx.shared_get(channels, channel * PIXELS + rank / 4 * 16 + y * 4 + x);
             let [r, g, b] = [0, 1, 2].map(|channel| at(channel, row, column));
@@ -102,14 +102,14 @@ kernel! {
             let (gx, gy) = ((across(2) - across(0)) * 0.125, (down(2) - down(0)) * 0.125);
             let edge = cx.sqrt_approx(cx.fma(gx, gx, cx.fma(gy, gy, 1e-8)));
             for (k, v) in [r, g, b, l, a, gx, gy, edge].into_iter().enumerate() {
-                cx.shared_set(centres, k as u32 * CENTRES + rank, v);
+                cx.shared_set(centers, k as u32 * CENTERS + rank, v);
             }
         }
         cx.barrier();
 
         if rank < 16 * SAMPLED {
             let (plane, patch) = (rank / 16, rank % 16);
-            let v = |k: u32| cx.shared_get(centres, plane * CENTRES + patch * 4 + k);
+            let v = |k: u32| cx.shared_get(centers, plane * CENTERS + patch * 4 + k);
             let mean = ((v(0) + v(1)) + (v(2) + v(3))) * 0.25;
             textures.set(cx, ((image * PLANES + plane) * PATCHES + first + patch) as usize, mean);
         }
@@ -117,7 +117,7 @@ kernel! {
 }
 
 /// Computes pixel (i, j) of the image resized to 512 x 512, in [0, 1]: bilinear, with half-pixel
-/// centres and replicated borders.
+/// centers and replicated borders.
 ///
 /// # Safety
 /// `rgb` holds the image from byte `start` on. `i` and `j` are below 512, and both extents are

@@ -76,7 +76,7 @@ kernel! {
         let part = Part::new(cx, span);
         // Two lanes together load both features of a row, then of the 16th row after it, so that
         // each load of the warp meets whole rows. A lane gets the edge of its own row and the
-        // eccentricity of its neighbour's row; then they swap the eccentricities. `odd` calls
+        // eccentricity of its neighbor's row; then they swap the eccentricities. `odd` calls
         // `lane()` each time instead of reusing its value: with one value, rustc's jump threading
         // would duplicate the shuffle between the branches, and the two copies would then run with
         // different lanes.
@@ -115,7 +115,7 @@ kernel! {
         let [peak] = maxima(cx, cx.shared::<f32>(0), [peak]);
 
         let load = |i: u32| [salience.get(cx, i as usize), 0.0, entropy.get(cx, i as usize)];
-        part.normalise(cx, held, load, salience, relevance, |[salience, _, entropy]| {
+        part.normalize(cx, held, load, salience, relevance, |[salience, _, entropy]| {
             let score = if peak > 0.0 { salience / peak } else { 0.0 };
             (score, cx.fma(mix_entropy, entropy, mix_salience * score))
         });
@@ -168,7 +168,7 @@ kernel! {
         }
         let peak = cx.warp_max(peak);
 
-        part.normalise(cx, held, load, salience, relevance, |[salience, entropy, participatory]| {
+        part.normalize(cx, held, load, salience, relevance, |[salience, entropy, participatory]| {
             let score = if peak > 0.0 { salience / peak } else { 0.0 };
             (score, cx.fma(mix[0], entropy, cx.fma(mix[1], score, mix[2] * participatory)))
         });
@@ -224,7 +224,7 @@ impl Part {
     /// All threads of the block call it. The maps have these patches, which no other block writes,
     /// and shared memory has two windows, which no thread accesses before the next barrier.
     #[inline(always)]
-    unsafe fn normalise<C: Cooperative>(
+    unsafe fn normalize<C: Cooperative>(
         self,
         cx: C,
         held: [[f32; 3]; HELD],

@@ -7,7 +7,7 @@
 //!   share 6 columns, and a [`Walk`] downwards makes the columns of the next row from those of the
 //!   last one in 7 operations.
 //! - **Exactness.** Luma, Sobel sums and differences are integers below 2^24, so f32 holds them
-//!   exactly. The variance is made of squared differences of neighbours, inside columns and between
+//!   exactly. The variance is made of squared differences of neighbors, inside columns and between
 //!   them: no term is large where the variance is small, as the terms of E[x^2] - E[x]^2 are.
 //! - **One square less.** For u = b - a and v = c - b, the three pairs of a column have
 //!   u^2 + v^2 + (u + v)^2 = 2 (u (u + v) + v^2), three operations of which u + v is the slope.
@@ -30,7 +30,7 @@ pub(crate) const GRADIENT: f32 = 1.0 / (8.0 * 255_000.0);
 /// Scales [`contrast`] to twice the standard deviation in units of 1: 2 sqrt(2 / 27) / 255000.
 pub(crate) const CONTRAST: f32 = (2.0 * 0.272_165_526_975_908_7f64 / 255_000.0) as f32;
 
-/// An image whose pixels are read in runs along a row, with the neighbour on each side. The border
+/// An image whose pixels are read in runs along a row, with the neighbor on each side. The border
 /// is replicated. The bytes of a pixel are the low 24 bits of a word.
 ///
 /// Whoever makes one vouches that `rgb` holds the `height` x `width` pixels. The methods rely on
@@ -62,14 +62,14 @@ impl Image {
     }
 
     /// Returns where the row above row `y` starts, which itself starts at `start`. The first row is
-    /// its own neighbour.
+    /// its own neighbor.
     #[inline(always)]
     pub(crate) fn above(self, y: u32, start: u32) -> u32 {
         if y > 0 { start - 3 * self.width } else { start }
     }
 
     /// Returns where the row below row `y` starts, which itself starts at `start`. The last row is
-    /// its own neighbour.
+    /// its own neighbor.
     #[inline(always)]
     pub(crate) fn below(self, y: u32, start: u32) -> u32 {
         if y + 1 < self.height { start + 3 * self.width } else { start }
@@ -290,7 +290,7 @@ pub(crate) fn eccentricity(cx: impl Simt, row: f32, column: f32) -> f32 {
     cx.sqrt_approx(cx.fma(row, row, column * column))
 }
 
-/// Computes the 13 planes of `N` pixels of a `row`, which is given with its neighbours, from it and
+/// Computes the 13 planes of `N` pixels of a `row`, which is given with its neighbors, from it and
 /// the columns of luma. `y` and `x` are the places of the pixels and their parts of the
 /// eccentricity. The order of the planes keeps few registers alive.
 #[inline(always)]

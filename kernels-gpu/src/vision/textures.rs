@@ -14,10 +14,10 @@
 //! pixels.
 //! Memory: 3 bytes read for each pixel, 52 written; neighboring rows come from L1.
 //!
-//! - **One computation, two layouts.** If rows start on words and planes on 16 bytes, a thread takes 4 adjacent pixels: their 12 bytes are three aligned words, one more
-//!   word on each side holds the neighbours, and a plane takes one `st.global.cs.v4`. Otherwise a
-//!   thread takes every 256th of 1024 pixels, so that the stores of a warp are still to whole
-//!   lines.
+//! - **One computation, two layouts.** If rows start on words and planes on 16 bytes, a thread
+//!   takes 4 adjacent pixels: their 12 bytes are three aligned words, one more word on each side
+//!   holds the neighbors, and a plane takes one `st.global.cs.v4`. Otherwise a thread takes every
+//!   256th of 1024 pixels, so that the stores of a warp are still to whole lines.
 //! - **Stores are streaming**: 52 bytes for each pixel would otherwise push the image out of L2.
 //! - **A thread takes two rows**: the second one costs one row of luma instead of three. That helps
 //!   the CPU device; on a GPU memory is the limit, not arithmetic.
@@ -37,7 +37,7 @@ kernel! {
     ///
     /// The planes are R, G, B, L\*, a\*, b\* (scaled to about [0, 1]), Gx, Gy, edge magnitude, y,
     /// x, eccentricity and local contrast. The fixation is in units of the image's height and
-    /// width; (0.5, 0.5) is the centre.
+    /// width; (0.5, 0.5) is the center.
     pub unsafe fn textures(
         cx: impl Simt, height: u32, width: u32, fixation_y: f32, fixation_x: f32, rgb: In<u8>, planes: Out<f32>,
     )

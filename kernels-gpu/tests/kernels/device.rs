@@ -1,14 +1,15 @@
-//! A device in twenty lines: buffers are host memory, a launch runs its blocks in order, here and now.
+//! A device in twenty lines: buffers are host memory, a launch runs its blocks in order, here and
+//! now.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
 
 use thalweg_simt::Element;
-use thalweg_simt::cpu::{BlockError, Workspace, run_block};
+use thalweg_simt::cpu::{BlockError, BlockWorkspace, run_block};
 use thalweg_simt::host::{DeviceSlice, Kernel, Launch, LaunchError, LaunchShape};
 
 #[derive(Default)]
-pub(crate) struct Cpu(RefCell<Workspace>);
+pub(crate) struct Cpu(RefCell<BlockWorkspace>);
 
 #[derive(Debug)]
 pub(crate) enum Error {

@@ -1,9 +1,9 @@
-//! The kernels that stand for others: the fused ones are within a rounding of those that go by way of planes, and halves
-//! are exactly the rounded floats. They run on a CPU device of a few lines, in buffers between canaries, because a GPU may
-//! round otherwise in each of two kernels.
+//! The kernels that stand for others: the fused ones are within a rounding of those that go by way
+//! of planes, and halves are exactly the rounded floats. They run on a CPU device of a few lines,
+//! in buffers between canaries, because a GPU may round otherwise in each of two kernels.
 //!
-//! The root package tests every kernel on every device, against the same reference: `vision/tests/kernels.rs`, `vision/tests/batch.rs`
-//! and `vision/tests/query.rs`.
+//! The root package tests every kernel on every device, against the same reference:
+//! `vision/tests/kernels.rs`, `vision/tests/batch.rs` and `vision/tests/query.rs`.
 
 mod device;
 
@@ -11,7 +11,7 @@ use device::{Buffer, Cpu, Error};
 use half::{bf16, f16};
 use testkit::oracle::{self, Content, Image, ImageSpec, SplitMix, max_error, wide};
 use thalweg_kernels::vision::{
-    Batch, Layout, Pixels, Selection, TokensMut, analyze, compress, compress_fused, compress_fused_bf16,
+    BatchLayout, BatchTable, Pixels, Selection, TokensMut, analyze, compress, compress_fused, compress_fused_bf16,
     compress_fused_f16, entropy, features, textures,
 };
 use thalweg_simt::host::LaunchError;
@@ -59,8 +59,8 @@ fn fixation(random: &mut SplitMix) -> [f32; 2] {
 }
 
 /// The layout of one image, and its table.
-fn single(height: u32, width: u32, patch: u32) -> (Layout, Buffer<u32>) {
-    let layout = Layout::new(&[[height, width]], patch).unwrap();
+fn single(height: u32, width: u32, patch: u32) -> (BatchLayout, Buffer<u32>) {
+    let layout = BatchLayout::new(&[[height, width]], patch).unwrap();
     let table = Buffer::new(layout.table(), 0, 0xdead_beef);
     (layout, table)
 }
@@ -125,10 +125,10 @@ fn analysis_is_that_of_planes_at_any_size_patch_and_alignment() {
 #[test]
 fn analysis_of_a_large_constant_patch_does_not_drift() {
     let cpu = Cpu::default();
-    let (side, colour) = (1024, [37, 120, 201]);
-    let pixels = colour.repeat((side * side) as usize);
+    let (side, color) = (1024, [37, 120, 201]);
+    let pixels = color.repeat((side * side) as usize);
     // Every pixel has the first nine planes of an image of that one.
-    let pixel = oracle::textures(&Image { height: 1, width: 1, rgb: colour.into() }, [0.5, 0.5]);
+    let pixel = oracle::textures(&Image { height: 1, width: 1, rgb: color.into() }, [0.5, 0.5]);
     for shift in [0, 1] {
         let rgb = Buffer::new(&pixels, shift, 0);
         let (mut out, mut bits) = (Buffer::floats(13), Buffer::floats(1));
@@ -152,7 +152,7 @@ fn analysis_refuses_what_would_not_fit() {
     let (rgb, table) = (Buffer::new(&[0u8; 3 * 64], 0, 0), Buffer::new(&[8, 8, 0, 0, 0, 0, 192, 1, 0], 0, 0));
     let (mut out, mut bits) = (Buffer::floats(13), Buffer::floats(1));
     let mut run = |images, patches, bytes, patch, table| {
-        let batch = Batch { images, patches, largest: patches, table };
+        let batch = BatchTable { images, patches, largest: patches, table };
         let pixels = Pixels { rgb: rgb.slice(), bytes, patch, fixation: [0.5; 2] };
         analyze(&cpu, &batch, &pixels, out.slice_mut(), bits.slice_mut())
     };

@@ -23,7 +23,8 @@ pub(crate) const JPEG: &[Launcher] = &[
     Launcher { name: "synchronize", cases: 180, run: |t| admitted(t, synchronize) },
 ];
 
-/// A batch of images, whose tables may say anything, and which may claim the same pieces, planes and pixels.
+/// A batch of images, whose tables may say anything, and which may claim the same pieces, planes
+/// and pixels.
 #[derive(Default)]
 struct Batch {
     images: Vec<u32>,
@@ -150,12 +151,12 @@ impl<'l> Tables<'l> {
 
 fn synchronize<'l>(t: &Trial<'_, 'l>, batch: &Batch, images: Images<'_, PerThread<'l>>) -> Result<()> {
     let (tables, n) = (Tables::draw(t, batch)?, batch.pieces.len());
-    jpeg::synchronize(t, &tables.coded(images), &mut t.room(2 * n)?, &mut t.room(4 * n)?)
+    jpeg::find_sync_points(t, &tables.coded(images), &mut t.room(2 * n)?, &mut t.room(4 * n)?)
 }
 
 fn settle<'l>(t: &Trial<'_, 'l>, batch: &Batch, images: Images<'_, PerThread<'l>>) -> Result<()> {
     let (tables, n) = (Tables::draw(t, batch)?, batch.pieces.len());
-    jpeg::settle(t, &tables.coded(images), &mut t.words(2 * n)?, &mut t.words(4 * n)?)
+    jpeg::repair_sync_points(t, &tables.coded(images), &mut t.words(2 * n)?, &mut t.words(4 * n)?)
 }
 
 fn offsets<'l>(t: &Trial<'_, 'l>, batch: &Batch, images: Images<'_, PerThread<'l>>) -> Result<()> {
@@ -169,8 +170,8 @@ fn coefficients<'l>(t: &Trial<'_, 'l>, batch: &Batch, images: Images<'_, PerThre
     let coded = tables.coded(images);
     let (mut states, mut counts, mut places) = (t.words(2 * n)?, t.words(4 * n)?, t.words(4 * n)?);
     if t.flip() {
-        jpeg::synchronize(t, &coded, &mut states, &mut counts)?;
-        jpeg::settle(t, &coded, &mut states, &mut counts)?;
+        jpeg::find_sync_points(t, &coded, &mut states, &mut counts)?;
+        jpeg::repair_sync_points(t, &coded, &mut states, &mut counts)?;
     }
     if t.flip() {
         jpeg::offsets(t, &coded, &counts, &mut places)?;
@@ -187,8 +188,8 @@ fn status<'l>(t: &Trial<'_, 'l>, batch: &Batch) -> Result<Piece<'l, u32>> {
 fn inverse_dct<'l>(t: &Trial<'_, 'l>, batch: &Batch, images: Images<'_, PerThread<'l>>) -> Result<()> {
     let most = if t.once_in(8) { t.below(batch.blocks + 2) } else { batch.most_blocks };
     let (status, coefficients) = (status(t, batch)?, t.numbers(64 * batch.blocks as usize)?);
-    let (quantisation, mut planes) = (t.words(32 * 4)?, t.room(batch.plane_bytes as usize)?);
-    jpeg::inverse_dct(t, images, &status, most, &quantisation, &coefficients, &mut planes)
+    let (quantization, mut planes) = (t.words(32 * 4)?, t.room(batch.plane_bytes as usize)?);
+    jpeg::inverse_dct(t, images, &status, most, &quantization, &coefficients, &mut planes)
 }
 
 fn pixels<'l>(t: &Trial<'_, 'l>, batch: &Batch, images: Images<'_, PerThread<'l>>, usual: bool) -> Result<()> {
@@ -196,7 +197,7 @@ fn pixels<'l>(t: &Trial<'_, 'l>, batch: &Batch, images: Images<'_, PerThread<'l>
     let (status, planes) = (status(t, batch)?, t.bytes(batch.plane_bytes as usize)?);
     let mut rgb = t.room(batch.rgb_bytes as usize)?;
     if usual {
-        jpeg::photographs(t, images, &status, most, &planes, &mut rgb)
+        jpeg::colors_420(t, images, &status, most, &planes, &mut rgb)
     } else {
         jpeg::colors(t, images, &status, most, &planes, &mut rgb)
     }

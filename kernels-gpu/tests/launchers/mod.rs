@@ -1,9 +1,11 @@
-//! Every public launcher of `thalweg_kernels` with any numbers in its tables and buffers: on the checked device no launch
-//! reports a race, an access outside its buffers, or a load of what nobody has written. A launcher may refuse a launch.
+//! Every public launcher of `thalweg_kernels` with any numbers in its tables and buffers: on the
+//! checked device no launch reports a race, an access outside its buffers, or a load of what nobody
+//! has written. A launcher may refuse a launch.
 //!
-//! Each test draws its cases from fixed seeds, prints how many there were of each launcher, and fails if a kernel of the
-//! family was never launched. `THALWEG_CASES` sets the number of cases of each launcher. `LAUNCHER="jpeg::colors"` runs
-//! those of one launcher, and `LAUNCHER="jpeg::colors 17"` a single case.
+//! Each test draws its cases from fixed seeds, prints how many there were of each launcher, and
+//! fails if a kernel of the family was never launched. `THALWEG_CASES` sets the number of cases of
+//! each launcher. `LAUNCHER="jpeg::colors"` runs those of one launcher, and
+//! `LAUNCHER="jpeg::colors 17"` a single case.
 //!
 //! `on_gpus` runs the same launches on each GPU, where compute-sanitizer sees them:
 //! `compute-sanitizer --tool memcheck launchers --exact on_gpus`.
@@ -95,7 +97,8 @@ fn wanted() -> Option<(String, Option<u32>)> {
     Some((name.to_owned(), Some(case.parse().expect("LAUNCHER is a name and perhaps a number"))))
 }
 
-/// Runs all cases of a family. `open` gives a device, and another one after that has failed. Returns a table and what failed.
+/// Runs all cases of a family. `open` gives a device, and another one after that has failed.
+/// Returns a table and what failed.
 fn all(family: &Family, open: impl Fn() -> Device) -> (String, Vec<String>) {
     let (wanted, launched) = (wanted(), Launched::default());
     let (mut table, mut failures) = (String::new(), Vec::new());

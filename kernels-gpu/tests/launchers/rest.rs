@@ -2,7 +2,7 @@
 
 use thalweg::Result;
 use thalweg_kernels::augment::{self, BLUR, FLIP, GRAYSCALE, RECORD_WORDS, ROWS, SUM_COLUMNS};
-use thalweg_kernels::collective::{self, Fold};
+use thalweg_kernels::collective::{self, ReduceOp};
 use thalweg_kernels::linear::{
     Activation, Epilogue, Matrix, MatrixMut, Operand, Product, matmul, matmul_with_scratch, scratch_len,
 };
@@ -24,9 +24,9 @@ pub(crate) const LINEAR: &[Launcher] = &[
 ];
 
 fn reduce(t: &Trial<'_, '_>) -> Result<()> {
-    fn of<T: collective::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+    fn of<T: collective::ReduceElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
         let (ranks, n) = (t.below(5), t.below(700) as usize);
-        let fold = t.pick(&[Fold::Sum, Fold::Mean, Fold::Min, Fold::Max]);
+        let fold = t.pick(&[ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max]);
         let x = t.numbers::<T>(ranks as usize * n)?;
         collective::reduce(t, fold, ranks, &x, &mut t.room(n)?)
     }
@@ -35,12 +35,12 @@ fn reduce(t: &Trial<'_, '_>) -> Result<()> {
 }
 
 fn exchange(t: &Trial<'_, '_>) -> Result<()> {
-    fn of<T: collective::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+    fn of<T: collective::ReduceElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
         let (ranks, pitch) = (t.within(1, 5), t.below(5000) as usize);
         let (blocks, rank, n) = (t.below(8), t.below(ranks + 1), t.below(5000) as usize);
         // Half of them are whole words of 16 bytes.
         let [n, pitch] = if t.flip() { [n, pitch] } else { [n, pitch].map(|n| n / 16 * 16) };
-        let fold = t.pick(&[Fold::Sum, Fold::Mean, Fold::Min, Fold::Max]);
+        let fold = t.pick(&[ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max]);
         let (mut x, mut rows) = (t.numbers::<T>(n)?, t.numbers::<T>(ranks.saturating_sub(1) as usize * pitch)?);
         collective::exchange(t, fold, blocks, [rank, ranks], &mut x, &mut rows)
     }

@@ -46,7 +46,8 @@ fn of_type<'s, 'l>(
     if t.number.is_multiple_of(2) { wide(t) } else { narrow(t) }
 }
 
-/// Rows and columns, which each have some kernel of their own. Those with many of both are rare, since they take long.
+/// Rows and columns, which each have some kernel of their own. Those with many of both are rare,
+/// since they take long.
 fn shape(t: &Trial<'_, '_>) -> [u32; 2] {
     match t.number {
         10 | 11 => [2049, 3],
@@ -59,7 +60,7 @@ fn few(t: &Trial<'_, '_>) -> [u32; 2] {
     [t.pick(&[0, 1, 2, 5, 33, 70, 140, 4200]), t.pick(&[1, 2, 4, 7, 8, 32, 36])]
 }
 
-fn norm<E: train::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+fn norm<E: train::TrainElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
     let [rows, columns] = shape(t);
     let n = rows as usize * columns as usize;
     let (x, weight, bias) = (t.numbers(n)?, t.numbers(columns as usize)?, t.numbers(columns as usize)?);
@@ -83,17 +84,17 @@ fn norm_columns(t: &Trial<'_, '_>) -> Result<()> {
     train::norm_columns(t, [rows, columns], add, &dy, &x, &stats, &mut parts, [&mut weight, &mut bias])
 }
 
-fn gelu<E: train::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+fn gelu<E: train::TrainElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
     let n = t.below(300) as usize;
     train::gelu(t, t.flip(), &t.numbers::<E>(n)?, &mut t.room::<E>(n)?)
 }
 
-fn gelu_backward<E: train::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+fn gelu_backward<E: train::TrainElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
     let n = t.below(300) as usize;
     train::gelu_backward(t, t.flip(), &t.numbers::<E>(n)?, &mut t.numbers::<E>(n)?)
 }
 
-fn gelu_columns<E: train::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+fn gelu_columns<E: train::TrainElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
     let ([rows, columns], add) = (few(t), t.flip());
     let (n, c) = ((rows * columns) as usize, columns as usize);
     let (x, mut d) = (t.numbers::<E>(n)?, t.numbers::<E>(n)?);
@@ -101,10 +102,10 @@ fn gelu_columns<E: train::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
     train::gelu_backward_columns(t, [rows, columns], t.flip(), add, &x, &mut d, &mut parts, &mut sums)
 }
 
-fn columns<E: train::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+fn columns<E: train::TrainElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
     let ([rows, columns], add) = (few(t), t.flip());
     let (x, c) = (t.numbers::<E>((rows * columns) as usize)?, columns as usize);
-    train::columns(t, [rows, columns], add, &x, &mut t.room(GROUPS * c)?, &mut t.old(add, c)?)
+    train::sum_rows(t, [rows, columns], add, &x, &mut t.room(GROUPS * c)?, &mut t.old(add, c)?)
 }
 
 fn round(t: &Trial<'_, '_>) -> Result<()> {
@@ -136,7 +137,7 @@ fn prefix(t: &Trial<'_, '_>) -> u32 {
     t.pick(&[0, 3, 100, u32::MAX])
 }
 
-fn attention<E: train::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+fn attention<E: train::TrainElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
     let (rows, keys) = (t.pick(&[0, 1, 20, 70, 150]), t.pick(&[0, 1, 20, 70, 150]));
     let ([count, size], sequences) = (heads(t), t.within(1, 4));
     let width = count * size;
@@ -164,7 +165,7 @@ fn attention<E: train::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
     )
 }
 
-fn backward<E: train::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+fn backward<E: train::TrainElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
     let (rows, [count, size]) = (t.pick(&[0, 1, 20, 70, 150]), heads(t));
     let n = (rows * count * size) as usize;
     let cu_seqlens = t.bounds(t.within(1, 4), rows)?;
@@ -215,7 +216,7 @@ fn argmax(t: &Trial<'_, '_>) -> Result<()> {
     train::argmax(t, rows, columns, &t.numbers((rows * columns) as usize)?, &mut t.room(rows as usize)?)
 }
 
-fn patches<E: train::Number + Number>(t: &Trial<'_, '_>) -> Result<()> {
+fn patches<E: train::TrainElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
     let (images, channels, side) = (t.below(3), t.below(4), t.within(1, 5));
     let size = side * t.below(4) + u32::from(t.once_in(20));
     let n = (images * channels * size * size) as usize;

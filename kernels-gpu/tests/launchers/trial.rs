@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 
 use testkit::oracle::SplitMix;
-use thalweg::{DeviceBuffer, DeviceSlice, On, PerThread, Plain, Result, Stream};
+use thalweg::{DeviceBuffer, DeviceCopy, DeviceSlice, On, PerThread, Result, Stream};
 use thalweg_simt::Element;
-use thalweg_simt::host::{Kernel, Launch, LaunchShape, TileMap, Tiles};
+use thalweg_simt::host::{Kernel, Launch, LaunchShape, MatrixView, TensorMap};
 
 /// How often each kernel was launched.
 pub(crate) type Launched = RefCell<BTreeMap<&'static str, u64>>;
@@ -36,24 +36,24 @@ unsafe impl<'l> Launch<PerThread<'l>> for Trial<'_, 'l> {
         self.stream.multiprocessors()
     }
 
-    fn tile_map(&self, tiles: &Tiles) -> Result<Option<TileMap>> {
-        self.stream.tile_map(tiles)
+    fn tensor_map(&self, tiles: &MatrixView) -> Result<Option<TensorMap>> {
+        self.stream.tensor_map(tiles)
     }
 }
 
 /// A buffer from some element on.
-pub(crate) struct Piece<'l, T: Plain> {
+pub(crate) struct Piece<'l, T: DeviceCopy> {
     buffer: On<PerThread<'l>, DeviceBuffer<T>>,
     start: usize,
 }
 
-impl<'l, T: Plain> Deref for Piece<'l, T> {
+impl<'l, T: DeviceCopy> Deref for Piece<'l, T> {
     type Target = DeviceSlice<PerThread<'l>, T>;
     fn deref(&self) -> &Self::Target {
         self.buffer.slice(self.start..).expect("the start is in the buffer")
     }
 }
-impl<T: Plain> DerefMut for Piece<'_, T> {
+impl<T: DeviceCopy> DerefMut for Piece<'_, T> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         self.buffer.slice_mut(self.start..).expect("the start is in the buffer")
     }
@@ -84,7 +84,8 @@ impl<'s, 'l> Trial<'s, 'l> {
         from[self.below(from.len() as u32) as usize]
     }
 
-    /// A number that hurts as an index: small ones, powers of two and what is beside them, and what is near 2^32.
+    /// A number that hurts as an index: small ones, powers of two and what is beside them, and what
+    /// is near 2^32.
     pub(crate) fn word(&self) -> u32 {
         match self.below(5) {
             0 => self.below(4),
@@ -95,7 +96,8 @@ impl<'s, 'l> Trial<'s, 'l> {
         }
     }
 
-    /// A float that hurts: also infinite ones, what is not a number, and what overflows once it is added.
+    /// A float that hurts: also infinite ones, what is not a number, and what overflows once it is
+    /// added.
     pub(crate) fn float(&self) -> f32 {
         match self.below(12) {
             0 => self.pick(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, f32::MIN_POSITIVE, -0.0]),
@@ -116,14 +118,14 @@ impl<'s, 'l> Trial<'s, 'l> {
     }
 
     /// A buffer of elements that `draw` gives.
-    pub(crate) fn filled<T: Plain>(&self, len: usize, mut draw: impl FnMut() -> T) -> Result<Piece<'l, T>> {
+    pub(crate) fn filled<T: DeviceCopy>(&self, len: usize, mut draw: impl FnMut() -> T) -> Result<Piece<'l, T>> {
         let (start, len) = (self.shift(), self.length(len));
         let elements: Vec<T> = (0..start + len).map(|_| draw()).collect();
         Ok(Piece { buffer: self.stream.upload_blocking(&elements)?, start })
     }
 
     /// A buffer of these elements.
-    pub(crate) fn given<T: Plain>(&self, elements: &[T]) -> Result<Piece<'l, T>> {
+    pub(crate) fn given<T: DeviceCopy>(&self, elements: &[T]) -> Result<Piece<'l, T>> {
         let mut all = (0..).map(|i| elements.get(i).copied().unwrap_or_else(T::zeroed));
         let (start, len) = (self.shift(), self.length(elements.len()));
         let elements: Vec<T> = std::iter::repeat_n(T::zeroed(), start).chain(all.by_ref().take(len)).collect();
@@ -131,7 +133,7 @@ impl<'s, 'l> Trial<'s, 'l> {
     }
 
     /// A buffer that nobody has written.
-    pub(crate) fn room<T: Plain>(&self, len: usize) -> Result<Piece<'l, T>> {
+    pub(crate) fn room<T: DeviceCopy>(&self, len: usize) -> Result<Piece<'l, T>> {
         let (start, len) = (self.shift(), self.length(len));
         Ok(Piece { buffer: self.stream.alloc(start + len)?, start })
     }
@@ -151,8 +153,8 @@ impl<'s, 'l> Trial<'s, 'l> {
         self.filled(len, || self.word())
     }
 
-    /// A table: as it is, or with some words changed, or with any numbers. A row has `row` words, and a word may
-    /// become that of another row.
+    /// A table: as it is, or with some words changed, or with any numbers. A row has `row` words,
+    /// and a word may become that of another row.
     fn changed(&self, mut words: Vec<u32>, row: usize) -> Vec<u32> {
         let len = words.len() as u32;
         match self.below(3) {
@@ -197,7 +199,7 @@ impl<'s, 'l> Trial<'s, 'l> {
 }
 
 /// A type of elements of which any value may be drawn.
-pub(crate) trait Number: Plain + Element {
+pub(crate) trait Number: DeviceCopy + Element {
     fn draw(t: &Trial<'_, '_>) -> Self;
 }
 

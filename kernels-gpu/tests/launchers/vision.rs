@@ -2,8 +2,8 @@
 
 use thalweg::Result;
 use thalweg_kernels::vision::{
-    self, Batch, Budget, Layout, ParticipatoryMut, Pixels, RelevanceMut, Salience, Scores, Selection, SelectionMut,
-    TokensMut, gains,
+    self, BatchLayout, BatchTable, Budget, ParticipatoryMut, Pixels, RelevanceMut, Salience, Scores, Selection,
+    SelectionMut, TokensMut, gains,
 };
 
 use super::Launcher;
@@ -39,9 +39,9 @@ struct Images<'l> {
 }
 
 impl<'l> Images<'l> {
-    fn batch(&self) -> Batch<'_, thalweg::PerThread<'l>> {
+    fn batch(&self) -> BatchTable<'_, thalweg::PerThread<'l>> {
         let &Self { images, patches, largest, ref table, .. } = self;
-        Batch { images, patches, largest, table }
+        BatchTable { images, patches, largest, table }
     }
     fn n(&self) -> usize {
         self.patches as usize
@@ -55,7 +55,7 @@ fn images<'l>(t: &Trial<'_, 'l>) -> Result<Images<'l>> {
     let patch = t.pick(&[1, 2, 3, 4, 5, 8, 16, 32, 33, 70]);
     let most = if t.once_in(5) { 60 } else { (12 * patch).min(60) };
     let sizes: Vec<[u32; 2]> = (0..t.pick(&[1, 1, 2, 3, 5])).map(|_| [t.within(1, most), t.within(1, most)]).collect();
-    let layout = Layout::new(&sizes, patch).expect("the sizes are small");
+    let layout = BatchLayout::new(&sizes, patch).expect("the sizes are small");
     let largest = if t.once_in(4) { t.within(1, layout.patches()) } else { layout.largest() };
     Ok(Images {
         images: layout.images(),

@@ -1,4 +1,5 @@
-//! Tests of the number of upload streams: they are used in turn, and one that cannot be made is done without.
+//! Tests of the number of upload streams: they are used in turn, and one that cannot be made is
+//! done without.
 
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use thalweg::{AnyStream, Device, Error, Event, Result};
 
 use super::{options, source};
 use crate::loader::NewStream;
-use crate::{Batch, Loader, Options, Upload, lock};
+use crate::{Batch, Loader, LoaderOptions, UploadMode, lock};
 
 /// Streams of which the first waits at a gate, until it is opened.
 struct Gate(Mutex<(usize, bool)>, Condvar);
@@ -40,10 +41,10 @@ impl Gate {
 /// Waits until an event is complete. Only a failure takes as long as the limit.
 fn completes(event: &Event<Batch<u64>>) -> bool {
     let begin = Instant::now();
-    while !event.is_ready().unwrap() && begin.elapsed() < Duration::from_secs(20) {
+    while !event.is_complete().unwrap() && begin.elapsed() < Duration::from_secs(20) {
         std::thread::yield_now();
     }
-    event.is_ready().unwrap()
+    event.is_complete().unwrap()
 }
 
 /// With two upload streams a batch does not wait for the copies of the one before; with one it
@@ -58,18 +59,18 @@ fn batches_are_uploaded_on_streams_in_turn() {
     for (gate, new_stream, upload_streams, streams) in [(&ONE, one, 1, 1), (&TWO, two, 2, 2), (&MANY, many, 9, 4)] {
         // A device of its own, because a seeded or a shared one may run other work under the gate.
         let device = Device::new_cpu().unwrap();
-        let options = Options { batch: 2, prefetch: 4, upload_streams, ..options(Upload::Streams) };
+        let options = LoaderOptions { batch_size: 2, prefetch: 4, upload_streams, ..options(UploadMode::Streams) };
         let mut loader = Loader::with(device, source(), options, |pool, bytes| pool.take(bytes), new_stream).unwrap();
         let batches: Vec<_> = (0..4).map(|_| loader.next().unwrap().unwrap()).collect();
         // All batches on the first stream are held, and all others are uploaded.
         for (number, batch) in batches.iter().enumerate() {
             if number % streams == 0 {
-                assert!(!batch.is_ready().unwrap(), "batch {number} with {streams} streams passed the gate");
+                assert!(!batch.is_complete().unwrap(), "batch {number} with {streams} streams passed the gate");
             } else {
                 assert!(completes(batch), "batch {number} with {streams} streams waits for the first stream");
             }
         }
-        assert_eq!(loader.decision().unwrap().upload_streams, streams);
+        assert_eq!(loader.upload_plan().unwrap().upload_streams, streams);
         assert_eq!(gate.open(), streams);
         assert!(batches.iter().all(completes));
         let metas = batches.into_iter().map(|batch| batch.synchronize().unwrap().meta);
@@ -88,10 +89,10 @@ fn a_stream_that_cannot_be_made_is_done_without() {
         *made += 1;
         if *made == 2 { Err(Error::Thread { reason: "no stream".into() }) } else { AnyStream::new(device) }
     };
-    let options = Options { prefetch: 3, upload_streams: 3, batch: 1, ..options(Upload::Streams) };
+    let options = LoaderOptions { prefetch: 3, upload_streams: 3, batch_size: 1, ..options(UploadMode::Streams) };
     let cpu = Device::cpu().unwrap();
     let mut loader = Loader::with(cpu, source(), options, |pool, bytes| pool.take(bytes), second_fails).unwrap();
     let metas: Vec<_> = loader.by_ref().map(|batch| batch.unwrap().synchronize().unwrap().meta).collect();
     assert_eq!(metas, (0..9).map(|index| [index]).collect::<Vec<_>>());
-    assert_eq!(loader.decision().unwrap().upload_streams, 1);
+    assert_eq!(loader.upload_plan().unwrap().upload_streams, 1);
 }

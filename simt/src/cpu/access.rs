@@ -5,7 +5,7 @@ use std::panic::Location;
 
 use super::monitor::{Access, Monitor, Scope};
 use super::thread::CpuThread;
-use crate::{Element, Shared};
+use crate::{Element, SharedMemory};
 
 impl<M: Monitor> CpuThread<'_, M> {
     /// Returns the address by which this thread may access `n` elements of global memory from `p`
@@ -33,7 +33,7 @@ impl<M: Monitor> CpuThread<'_, M> {
     #[track_caller]
     pub(crate) fn shared_access<T: Element>(
         self,
-        s: Shared<T>,
+        s: SharedMemory<T>,
         i: u32,
         n: u32,
         align: usize,

@@ -8,8 +8,8 @@ use crate::atomics::{
     AtomicBits, Atomics, FenceOrder, LoadOrder, Location, Operation, Order, Reach, Scope, StoreOrder,
 };
 
-/// Computes what an atomic operation stores. It is the operation's definition, and the reference for
-/// the instructions of GPUs.
+/// Computes what an atomic operation stores. It is the operation's definition, and the reference
+/// for the instructions of GPUs.
 #[inline(always)]
 fn result<B: AtomicBits>(operation: Operation, old: B, v: B) -> B {
     let (a, b) = (old.wide(), v.wide());
@@ -111,7 +111,7 @@ impl<M: Monitor> CpuThread<'_, M> {
                 let p = self.shared_access(s, i, 1, size_of::<B>(), access);
                 // The threads of a block take turns on one OS thread.
                 // SAFETY: `shared_access` checked that the element is inside the buffer, which
-                // `run_block` initialised, and `Place::window` that it is aligned. Only this OS
+                // `run_block` initialized, and `Place::window` that it is aligned. Only this OS
                 // thread uses the buffer.
                 unsafe {
                     let old = p.read();
@@ -144,7 +144,7 @@ impl<M: Monitor> Atomics for CpuThread<'_, M> {
                 })
             }
             // SAFETY: `shared_access` checked that the element is inside the buffer, which
-            // `run_block` initialised, and `Place::window` that it is aligned. Only this OS thread
+            // `run_block` initialized, and `Place::window` that it is aligned. Only this OS thread
             // uses the buffer.
             Location::Shared(s, i) => unsafe { self.shared_access(s, i, 1, size_of::<B>(), access).read() },
         }

@@ -72,8 +72,8 @@ impl<'a, M: Monitor> CpuBlock<'a, M> {
         }
     }
 
-    /// Runs `body` once, with the context of the first thread. The entries of bodies that do the work
-    /// of a whole block call it.
+    /// Runs `body` once, with the context of the first thread. The entries of bodies that do the
+    /// work of a whole block call it.
     #[inline(always)]
     pub fn run_whole(&self, body: impl FnOnce(CpuThread<'_, M>)) {
         let idx = Dim3 { x: 0, y: 0, z: 0 };
@@ -93,7 +93,8 @@ impl<'a, M: Monitor> CpuBlock<'a, M> {
         let start = |rank, fiber: Fiber<'_>| {
             body(CpuThread { place, idx: place.thread(rank), rank, fiber: Some(fiber), monitor: PhantomData });
         };
-        // SAFETY: The caller promises what `fibers::run` requires of the body, and `start` only calls it.
+        // SAFETY: The caller promises what `fibers::run` requires of the body, and `start` only
+        // calls it.
         let outcome = unsafe { fibers::run(place, &mut self.fibers.borrow_mut(), &start) };
         self.fault.set(outcome.err());
     }

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use crate::Shared;
+use crate::SharedMemory;
 
 /// A copy to shared memory that was started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
-    pub(super) to: Shared<u8>,
+    pub(super) to: SharedMemory<u8>,
     /// The address of the source, whose provenance is exposed, or `None` if the bytes become zero.
     pub(super) from: Option<usize>,
     /// 4, 8 or 16.

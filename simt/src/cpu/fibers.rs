@@ -22,8 +22,8 @@ type Thread<'a> = Coroutine<(), (), Result<(), Fault>, &'a mut DefaultStack>;
 
 /// Runs every thread of a block to its end. `body` gets a thread's rank and what it waits with.
 ///
-/// The body is behind a pointer, so that this is compiled once. As a generic function it was a fourth of
-/// what a crate of kernels has to compile. A thread of a block is one call through it.
+/// The body is behind a pointer, so that this is compiled once. As a generic function it was a
+/// fourth of what a crate of kernels has to compile. A thread of a block is one call through it.
 ///
 /// # Safety
 /// While a thread waits, its body holds no value with a destructor and has lent no part of its

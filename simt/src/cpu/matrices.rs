@@ -1,4 +1,5 @@
-//! The matrix operations of a warp. The layouts of fragments are those in [`Tensor`](crate::Tensor).
+//! The matrix operations of a warp. The layouts of fragments are those in
+//! [`TensorCore`](crate::TensorCore).
 
 /// The lanes of a warp.
 const WARP: usize = 32;
@@ -23,8 +24,8 @@ pub(super) fn distribute(words: &mut [[u32; WIDE]; WARP], transposed: bool) {
     }
 }
 
-/// Computes `A * B + C` for elements of 16 bits, which `value` converts, as `mma.m16n8k16` does. The
-/// first four words of each lane become its sums.
+/// Computes `A * B + C` for elements of 16 bits, which `value` converts, as `mma.m16n8k16` does.
+/// The first four words of each lane become its sums.
 pub(super) fn multiply_16(words: &mut [[u32; WIDE]; WARP], value: impl Fn(u16) -> f32) {
     let (mut a, mut b) = ([[0.0; 16]; 16], [[0.0; 8]; 16]);
     for (lane, words) in words.iter().enumerate() {

@@ -45,4 +45,4 @@ pub use monitor::Checked;
 pub use monitor::{Monitor, Unchecked};
 pub use run::{CheckedLaunch, run_block};
 pub use thread::CpuThread;
-pub use workspace::Workspace;
+pub use workspace::BlockWorkspace;

@@ -3,7 +3,7 @@
 use super::checker::Checker;
 use crate::host::Parameter;
 use crate::violation::violation;
-use crate::{Dim3, Element, Shared};
+use crate::{Dim3, Element, SharedMemory};
 
 /// The position, the extents and the shared memory of a block.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +90,7 @@ impl Place<'_> {
     /// Makes a window of shared memory after checking its alignment.
     #[inline]
     #[track_caller]
-    pub(super) fn window<T: Element>(byte_offset: u32) -> Shared<T> {
+    pub(super) fn window<T: Element>(byte_offset: u32) -> SharedMemory<T> {
         if !(byte_offset as usize).is_multiple_of(align_of::<T>()) {
             violation(format!(
                 "a window of `{}` at byte {byte_offset}, which is not a multiple of {}",
@@ -98,14 +98,15 @@ impl Place<'_> {
                 align_of::<T>()
             ));
         }
-        Shared { start: byte_offset, element: std::marker::PhantomData }
+        SharedMemory { start: byte_offset, element: std::marker::PhantomData }
     }
 
-    /// Returns the address of elements `i` to `i + n - 1` of a window of shared memory after checking
-    /// that they are inside shared memory, and that the first one is aligned to `align` bytes.
+    /// Returns the address of elements `i` to `i + n - 1` of a window of shared memory after
+    /// checking that they are inside shared memory, and that the first one is aligned to `align`
+    /// bytes.
     #[inline(always)]
     #[track_caller]
-    pub(super) fn shared_at<T: Element>(&self, s: Shared<T>, i: u32, n: u32, align: usize) -> *mut T {
+    pub(super) fn shared_at<T: Element>(&self, s: SharedMemory<T>, i: u32, n: u32, align: usize) -> *mut T {
         let start = u64::from(s.start) + u64::from(i) * size_of::<T>() as u64;
         if align > align_of::<T>() && !start.is_multiple_of(align as u64) {
             misaligned(std::any::type_name::<T>(), s.start, i, n, align);

@@ -7,7 +7,7 @@ use super::checker::Checker;
 use super::error::BlockError;
 use super::monitor::Monitor;
 use super::place::{Place, Turns};
-use super::workspace::Workspace;
+use super::workspace::BlockWorkspace;
 use crate::host::{BlockFn, CpuEntry, Kernel, LaunchShape};
 
 /// The byte that fills shared memory before a block starts. Shared memory of a GPU holds any value
@@ -42,7 +42,7 @@ pub unsafe fn run_block(
     shape: LaunchShape,
     block_idx: [u32; 3],
     slots: &[u64],
-    workspace: &mut Workspace,
+    workspace: &mut BlockWorkspace,
 ) -> Result<(), BlockError> {
     let entry = entry_of(kernel);
     let block = Block { kernel, shape, idx: block_idx, slots, checker: None, turns: Turns::Ascending };
@@ -84,7 +84,7 @@ impl<'a> CheckedLaunch<'a> {
     /// # Safety
     /// What [`run_block`] requires holds for each block of the grid, except that accesses may be
     /// wrong in the ways that the checked device reports.
-    pub unsafe fn run(&self, workspace: &mut Workspace) -> Result<(), BlockError> {
+    pub unsafe fn run(&self, workspace: &mut BlockWorkspace) -> Result<(), BlockError> {
         let Self { kernel, entry, shape, seed, slots, checker } = self;
         let [gx, gy, gz] = shape.grid.map(|n| n as usize);
         let (blocks, threads) = (gx * gy * gz, shape.block.iter().product::<u32>() as usize);
@@ -121,9 +121,9 @@ impl Block<'_> {
     ///
     /// # Safety
     /// `run` is of the kernel's entry. The rest is what [`run_block`] requires.
-    unsafe fn run<M: Monitor>(&self, run: BlockFn<M>, workspace: &mut Workspace) -> Result<(), Box<BlockError>> {
+    unsafe fn run<M: Monitor>(&self, run: BlockFn<M>, workspace: &mut BlockWorkspace) -> Result<(), Box<BlockError>> {
         let Self { kernel, shape, idx, slots, checker, turns } = *self;
-        let Workspace { fibers, shared } = workspace;
+        let BlockWorkspace { fibers, shared } = workspace;
         let words = (shape.shared as usize).div_ceil(size_of::<u128>());
         shared.clear();
         shared.resize(words, u128::from_ne_bytes([POISON; 16]));

@@ -1,4 +1,5 @@
-//! The team on the CPU device: the code of a block runs once, and a step is a loop over the threads.
+//! The team on the CPU device: the code of a block runs once, and a step is a loop over the
+//! threads.
 //!
 //! No thread is a coroutine, so a barrier costs nothing. The loop runs upwards up to the first
 //! barrier, then downwards, and so on by turns. So a result that depends on the order of the

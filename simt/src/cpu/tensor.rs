@@ -4,18 +4,18 @@ use super::copies::Pending;
 use super::monitor::{Access, Monitor};
 use super::thread::CpuThread;
 use super::warp::At;
-use crate::{Cooperative, Element, Shared, Tensor};
+use crate::{Cooperative, Element, SharedMemory, TensorCore};
 
 /// Returns a window of `U` whose first element is at the place of element `i` of `s`. If that is
 /// past the end of the address space, so is the result, and an access reports it.
-fn window<T, U>(s: Shared<T>, i: u32) -> Shared<U> {
+fn window<T, U>(s: SharedMemory<T>, i: u32) -> SharedMemory<U> {
     let start = s.start.saturating_add(i.saturating_mul(size_of::<T>() as u32));
-    Shared { start, element: std::marker::PhantomData }
+    SharedMemory { start, element: std::marker::PhantomData }
 }
 
 impl<M: Monitor> CpuThread<'_, M> {
-    /// Notes a copy of `bytes` bytes, which [`copy_async_wait`](Tensor::copy_async_wait) makes.
-    fn start(self, to: Shared<u8>, from: *const u8, bytes: usize, copy: bool) {
+    /// Notes a copy of `bytes` bytes, which [`copy_async_wait`](TensorCore::copy_async_wait) makes.
+    fn start(self, to: SharedMemory<u8>, from: *const u8, bytes: usize, copy: bool) {
         assert!(matches!(bytes, 4 | 8 | 16), "an asynchronous copy has 4, 8 or 16 bytes, not {bytes}");
         let from = copy.then(|| from.expose_provenance());
         self.fiber().lane.copies.borrow_mut().start(Pending { to, from, bytes });
@@ -24,7 +24,7 @@ impl<M: Monitor> CpuThread<'_, M> {
     /// Makes a copy.
     ///
     /// # Safety
-    /// What [`Tensor::copy_async_or_zero`] requires.
+    /// What [`TensorCore::copy_async_or_zero`] requires.
     #[track_caller]
     unsafe fn copy(self, Pending { to, from, bytes }: Pending) {
         let words = bytes / 4;
@@ -40,8 +40,8 @@ impl<M: Monitor> CpuThread<'_, M> {
         }
         let to = self.shared_access(window::<_, u32>(to, 0), 0, words as u32, bytes, Access::Write);
         for (i, word) in copied[..words].iter().enumerate() {
-            // SAFETY: `shared_access` checked that the words are inside the buffer and aligned. Only
-            // this OS thread uses the buffer.
+            // SAFETY: `shared_access` checked that the words are inside the buffer and aligned.
+            // Only this OS thread uses the buffer.
             unsafe { to.add(i).write(*word) };
         }
     }
@@ -49,9 +49,9 @@ impl<M: Monitor> CpuThread<'_, M> {
     /// Loads the row that this lane names, and exchanges rows with the other lanes.
     ///
     /// # Safety
-    /// What [`Tensor::load_matrices`] requires.
+    /// What [`TensorCore::load_matrices`] requires.
     #[track_caller]
-    unsafe fn matrices<T: Element, const N: usize>(self, at: At, s: Shared<T>, i: u32) -> [u32; N] {
+    unsafe fn matrices<T: Element, const N: usize>(self, at: At, s: SharedMemory<T>, i: u32) -> [u32; N] {
         const { assert!(matches!(N, 1 | 2 | 4), "one, two or four matrices are loaded at once") };
         let mut row = [0; 4];
         if (self.lane() as usize) < 8 * N {
@@ -70,17 +70,17 @@ impl<M: Monitor> CpuThread<'_, M> {
     }
 }
 
-impl<M: Monitor> Tensor for CpuThread<'_, M> {
+impl<M: Monitor> TensorCore for CpuThread<'_, M> {
     #[inline]
     #[track_caller]
-    unsafe fn copy_async<T: Element, const BYTES: usize>(self, to: Shared<T>, i: u32, from: *const T) {
+    unsafe fn copy_async<T: Element, const BYTES: usize>(self, to: SharedMemory<T>, i: u32, from: *const T) {
         self.start(window(to, i), from.cast(), BYTES, true);
     }
     #[inline]
     #[track_caller]
     unsafe fn copy_async_or_zero<T: Element, const BYTES: usize>(
         self,
-        to: Shared<T>,
+        to: SharedMemory<T>,
         i: u32,
         from: *const T,
         copy: bool,
@@ -105,13 +105,13 @@ impl<M: Monitor> Tensor for CpuThread<'_, M> {
 
     #[inline]
     #[track_caller]
-    unsafe fn load_matrices<T: Element, const N: usize>(self, s: Shared<T>, i: u32) -> [u32; N] {
+    unsafe fn load_matrices<T: Element, const N: usize>(self, s: SharedMemory<T>, i: u32) -> [u32; N] {
         // SAFETY: The caller promises what this requires.
         unsafe { self.matrices(At::LoadMatrices, s, i) }
     }
     #[inline]
     #[track_caller]
-    unsafe fn load_matrices_transposed<T: Element, const N: usize>(self, s: Shared<T>, i: u32) -> [u32; N] {
+    unsafe fn load_matrices_transposed<T: Element, const N: usize>(self, s: SharedMemory<T>, i: u32) -> [u32; N] {
         // SAFETY: The caller promises what this requires.
         unsafe { self.matrices(At::LoadMatricesTransposed, s, i) }
     }

@@ -10,7 +10,7 @@ use super::matrices::WIDE;
 use super::monitor::{Access, Monitor, Unchecked};
 use super::place::Place;
 use super::warp::{At, Lane};
-use crate::{Cooperative, Dim3, Element, Shared, Simt, Word};
+use crate::{Cooperative, Dim3, Element, SharedMemory, Simt, Word};
 
 /// One thread of a block on the host. `M` says whether its accesses are checked.
 #[derive(Clone, Copy)]
@@ -228,25 +228,25 @@ impl<M: Monitor> Cooperative for CpuThread<'_, M> {
 
     #[inline(always)]
     #[track_caller]
-    unsafe fn shared<T: Element>(self, byte_offset: u32) -> Shared<T> {
+    unsafe fn shared<T: Element>(self, byte_offset: u32) -> SharedMemory<T> {
         Place::window(byte_offset)
     }
     #[inline(always)]
     #[track_caller]
-    unsafe fn shared_at<T: Element>(self, address: u32) -> Shared<T> {
+    unsafe fn shared_at<T: Element>(self, address: u32) -> SharedMemory<T> {
         Place::window(address)
     }
     #[inline(always)]
     #[track_caller]
-    unsafe fn shared_get<T: Element>(self, s: Shared<T>, i: u32) -> T {
+    unsafe fn shared_get<T: Element>(self, s: SharedMemory<T>, i: u32) -> T {
         // SAFETY: `shared_access` checked that the element is inside the buffer, which `run_block`
-        // initialised. The element is aligned: the buffer is, and `Place::window` checked the
+        // initialized. The element is aligned: the buffer is, and `Place::window` checked the
         // window's start. Only this OS thread uses the buffer. Every bit pattern is a valid `T`.
         unsafe { self.shared_access(s, i, 1, align_of::<T>(), Access::Read).read() }
     }
     #[inline(always)]
     #[track_caller]
-    unsafe fn shared_set<T: Element>(self, s: Shared<T>, i: u32, v: T) {
+    unsafe fn shared_set<T: Element>(self, s: SharedMemory<T>, i: u32, v: T) {
         // SAFETY: `shared_access` checked that the element is inside the buffer. The element is
         // aligned: the buffer is, and `Place::window` checked the window's start. Only this OS
         // thread uses the buffer.
@@ -254,15 +254,15 @@ impl<M: Monitor> Cooperative for CpuThread<'_, M> {
     }
     #[inline(always)]
     #[track_caller]
-    unsafe fn shared_get4<T: Word>(self, s: Shared<T>, i: u32) -> [T; 4] {
-        // SAFETY: `shared_access` checked that the four words are inside the buffer, which `run_block`
-        // initialised, and that they start at a multiple of 16 bytes. Only this OS thread uses the
-        // buffer. Every bit pattern is a valid `T`.
+    unsafe fn shared_get4<T: Word>(self, s: SharedMemory<T>, i: u32) -> [T; 4] {
+        // SAFETY: `shared_access` checked that the four words are inside the buffer, which
+        // `run_block` initialized, and that they start at a multiple of 16 bytes. Only this OS
+        // thread uses the buffer. Every bit pattern is a valid `T`.
         unsafe { self.shared_access(s, i, 4, 16, Access::Read).cast::<[T; 4]>().read() }
     }
     #[inline(always)]
     #[track_caller]
-    unsafe fn shared_set4<T: Word>(self, s: Shared<T>, i: u32, v: [T; 4]) {
+    unsafe fn shared_set4<T: Word>(self, s: SharedMemory<T>, i: u32, v: [T; 4]) {
         // SAFETY: `shared_access` checked that the four words are inside the buffer and that they
         // start at a multiple of 16 bytes. Only this OS thread uses the buffer.
         unsafe { self.shared_access(s, i, 4, 16, Access::Write).cast::<[T; 4]>().write(v) };

@@ -189,9 +189,9 @@ pub(super) fn complete(at: At, warp: &[Lane]) {
     }
 }
 
-/// Carries out the operations of tiles and of other sets of lanes that all their lanes have reached,
-/// and lets these lanes run on. Calls `ordered` with the mask of the lanes whose memory accesses an
-/// operation orders. Returns whether there was an operation.
+/// Carries out the operations of tiles and of other sets of lanes that all their lanes have
+/// reached, and lets these lanes run on. Calls `ordered` with the mask of the lanes whose memory
+/// accesses an operation orders. Returns whether there was an operation.
 pub(super) fn complete_among(warp: &[Lane], ordered: impl Fn(u32)) -> bool {
     let mut progress = false;
     for lane in warp {

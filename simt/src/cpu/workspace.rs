@@ -13,7 +13,7 @@ use super::warp::Lane;
 /// 128 KiB. A body that overflows it reaches a guard page, which ends the process as any stack
 /// overflow does.
 #[derive(Default)]
-pub struct Workspace {
+pub struct BlockWorkspace {
     pub(super) fibers: FiberSpace,
     pub(super) shared: Vec<u128>,
 }
@@ -25,7 +25,7 @@ pub(super) struct FiberSpace {
     pub(super) lanes: Vec<Lane>,
 }
 
-impl Workspace {
+impl BlockWorkspace {
     /// Makes an empty workspace.
     #[must_use]
     pub const fn new() -> Self {
@@ -33,7 +33,7 @@ impl Workspace {
     }
 }
 
-impl fmt::Debug for Workspace {
+impl fmt::Debug for BlockWorkspace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Workspace")
             .field("stacks", &self.fibers.stacks.len())

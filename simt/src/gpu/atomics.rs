@@ -4,7 +4,7 @@ use core::arch::asm;
 use core::sync::atomic::Ordering;
 
 use super::Gpu;
-use crate::Shared;
+use crate::SharedMemory;
 use crate::atomics::{
     AtomicBits, Atomics, FenceOrder, LoadOrder, Location, Operation, Order, Reach, Scope, StoreOrder,
 };
@@ -106,7 +106,7 @@ macro_rules! compare_exchange {
 
 /// Returns the address of element `i` of a window of shared memory.
 #[inline(always)]
-fn address<B: AtomicBits>(s: Shared<B>, i: u32) -> u32 {
+fn address<B: AtomicBits>(s: SharedMemory<B>, i: u32) -> u32 {
     s.start + i * size_of::<B>() as u32
 }
 

@@ -110,9 +110,9 @@ impl Memory for Gpu {
     #[inline(always)]
     fn clock(self) -> u64 {
         let cycles;
-        // SAFETY: The instruction only reads a special register. The assembly is not `pure`, because
-        // each read gives another value, and it counts as an access to memory, so that it stays
-        // where it is between loads and stores.
+        // SAFETY: The instruction only reads a special register. The assembly is not `pure`,
+        // because each read gives another value, and it counts as an access to memory, so that it
+        // stays where it is between loads and stores.
         unsafe { asm!("mov.u64 {0}, %clock64;", out(reg64) cycles, options(nostack, preserves_flags)) };
         cycles
     }

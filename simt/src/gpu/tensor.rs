@@ -3,14 +3,14 @@
 use core::arch::asm;
 
 use super::Gpu;
-use crate::{Element, Shared, Tensor};
+use crate::{Element, SharedMemory, TensorCore};
 
 /// The four sums of a lane, as LLVM's intrinsics return them.
 #[repr(C)]
 struct Sums(f32, f32, f32, f32);
 
-// rustc passes arguments to intrinsics of LLVM as they are only with this ABI. LLVM knows that these
-// operations are convergent, which it does not know of assembly.
+// rustc passes arguments to intrinsics of LLVM as they are only with this ABI. LLVM knows that
+// these operations are convergent, which it does not know of assembly.
 unsafe extern "unadjusted" {
     #[link_name = "llvm.nvvm.mma.m16n8k16.row.col.bf16"]
     fn mma_bf16(a0: u32, a1: u32, a2: u32, a3: u32, b0: u32, b1: u32, c0: f32, c1: f32, c2: f32, c3: f32) -> Sums;
@@ -20,13 +20,13 @@ unsafe extern "unadjusted" {
 
 /// Returns the address in shared space of element `i` of a window.
 #[inline(always)]
-fn address<T>(s: Shared<T>, i: u32) -> u32 {
+fn address<T>(s: SharedMemory<T>, i: u32) -> u32 {
     s.start + i * size_of::<T>() as u32
 }
 
-impl Tensor for Gpu {
+impl TensorCore for Gpu {
     #[inline(always)]
-    unsafe fn copy_async<T: Element, const BYTES: usize>(self, to: Shared<T>, i: u32, from: *const T) {
+    unsafe fn copy_async<T: Element, const BYTES: usize>(self, to: SharedMemory<T>, i: u32, from: *const T) {
         let to = address(to, i);
         // SAFETY: The caller promises that both places have `BYTES` bytes and are aligned to them,
         // and that nobody conflicts with the copy until it is complete.
@@ -44,13 +44,14 @@ impl Tensor for Gpu {
     #[inline(always)]
     unsafe fn copy_async_or_zero<T: Element, const BYTES: usize>(
         self,
-        to: Shared<T>,
+        to: SharedMemory<T>,
         i: u32,
         from: *const T,
         copy: bool,
     ) {
         let to = address(to, i);
-        // The rest of the bytes becomes zero. ptxas makes a predicate of a size that is all or none.
+        // The rest of the bytes becomes zero. ptxas makes a predicate of a size that is all or
+        // none.
         let bytes = if copy { BYTES as u32 } else { 0 };
         // SAFETY: The caller promises that both places have `BYTES` bytes and are aligned to them,
         // and that nobody conflicts with the copy until it is complete. With a size of 0 the
@@ -85,7 +86,7 @@ impl Tensor for Gpu {
     }
 
     #[inline(always)]
-    unsafe fn load_matrices<T: Element, const N: usize>(self, s: Shared<T>, i: u32) -> [u32; N] {
+    unsafe fn load_matrices<T: Element, const N: usize>(self, s: SharedMemory<T>, i: u32) -> [u32; N] {
         let at = address(s, i);
         let mut words = [0; N];
         // SAFETY: All 32 lanes execute this: the author of a cooperative kernel promises it (see
@@ -111,7 +112,7 @@ impl Tensor for Gpu {
         words
     }
     #[inline(always)]
-    unsafe fn load_matrices_transposed<T: Element, const N: usize>(self, s: Shared<T>, i: u32) -> [u32; N] {
+    unsafe fn load_matrices_transposed<T: Element, const N: usize>(self, s: SharedMemory<T>, i: u32) -> [u32; N] {
         let at = address(s, i);
         let mut words = [0; N];
         // SAFETY: All 32 lanes execute this: the author of a cooperative kernel promises it (see

@@ -67,8 +67,8 @@ impl Parameter {
         self.buffer
     }
 
-    /// Returns how many of the launch's slots of 8 bytes it takes. A buffer takes one for its address and
-    /// one for its length, which a GPU does not get.
+    /// Returns how many of the launch's slots of 8 bytes it takes. A buffer takes one for its
+    /// address and one for its length, which a GPU does not get.
     #[must_use]
     pub const fn slots(&self) -> usize {
         self.size.div_ceil(SLOT) + self.is_buffer() as usize
@@ -138,8 +138,8 @@ impl<A: Argument> Given<A> {
     pub fn put<const N: usize>(self, slots: &mut Slots<N>) -> A::Wide {
         let end = slots.next + size_of::<A::Value>().div_ceil(SLOT);
         let place = &mut slots.slots[slots.next..end];
-        // SAFETY: The place has at least as many bytes as the value, whose alignment does not matter
-        // here. A `ByValue` has no padding, so every byte that is written is initialised.
+        // SAFETY: The place has at least as many bytes as the value, whose alignment does not
+        // matter here. A `ByValue` has no padding, so every byte that is written is initialized.
         unsafe { place.as_mut_ptr().cast::<A::Value>().write_unaligned(self.0.value()) };
         slots.next = end;
         self.0.widen()
@@ -171,8 +171,8 @@ impl<A> NotGiven for Given<A> {}
 pub unsafe fn take<T: Copy>(slots: &mut &[u64]) -> T {
     let (value, rest) = slots.split_at(size_of::<T>().div_ceil(SLOT));
     *slots = rest;
-    // SAFETY: `value` has at least as many bytes as a `T`. The caller promises that `Given::put` wrote a
-    // `T` into its first bytes.
+    // SAFETY: `value` has at least as many bytes as a `T`. The caller promises that `Given::put`
+    // wrote a `T` into its first bytes.
     unsafe { value.as_ptr().cast::<T>().read_unaligned() }
 }
 

@@ -2,9 +2,9 @@
 
 use super::argument::Extent;
 
-/// A constant as it stands in a clause. Numbers are widened as parameters are. `Wide` is the type by
-/// which a clause sees it. Each type has only one, so it could be an associated type, but then the
-/// compiler would report each mistake twice.
+/// A constant as it stands in a clause. Numbers are widened as parameters are. `Wide` is the type
+/// by which a clause sees it. Each type has only one, so it could be an associated type, but then
+/// the compiler would report each mistake twice.
 #[diagnostic::on_unimplemented(
     message = "a constant of type `{Self}` cannot be used in a clause of `kernel!`",
     label = "this is neither a number nor a `bool`",

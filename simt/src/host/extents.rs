@@ -6,9 +6,9 @@ use super::kernel::Kernel;
 use super::shape::LaunchShape;
 use crate::safe::Item;
 
-/// Checks that a buffer has as many elements `T` as the product of the extents says, and starts where
-/// each access to them is aligned. The number of its own elements is below 2^32, so that an offset
-/// that a body computes with 32 bits does not wrap.
+/// Checks that a buffer has as many elements `T` as the product of the extents says, and starts
+/// where each access to them is aligned. The number of its own elements is below 2^32, so that an
+/// offset that a body computes with 32 bits does not wrap.
 #[doc(hidden)]
 pub fn extents<T: Item>(
     kernel: &Kernel,

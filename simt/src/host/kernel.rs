@@ -103,7 +103,8 @@ impl Kernel {
     }
 
     /// Returns where the kernel is declared: the package, its version and the module path,
-    /// separated by spaces. After them come the layouts of those parameters that are structs or arrays.
+    /// separated by spaces. After them come the layouts of those parameters that are structs or
+    /// arrays.
     pub fn origin(&self) -> &'static str {
         self.declared.origin
     }
@@ -134,7 +135,8 @@ impl Kernel {
         self.declared.cooperative
     }
 
-    /// Returns the most threads that a block of the kernel may have, if the declaration has `bounds`.
+    /// Returns the most threads that a block of the kernel may have, if the declaration has
+    /// `bounds`.
     pub fn most_threads(&self) -> Option<u32> {
         self.declared.bounds.map(|bounds| bounds.threads)
     }

@@ -3,13 +3,13 @@
 use super::error::LaunchError;
 use super::kernel::Kernel;
 use super::shape::LaunchShape;
-use super::tiles::{TileMap, Tiles};
+use super::tiles::{MatrixView, TensorMap};
 
 /// A place where a kernel can be launched: the host crate's `Stream<S>`.
 ///
 /// # Safety
-/// - A map that [`tile_map`](Self::tile_map) returns is one of exactly the tiles that it was given, on the
-///   device of the launches: kernels copy what it says without a check.
+/// - A map that [`tensor_map`](Self::tensor_map) returns is one of exactly the tiles that it was
+///   given, on the device of the launches: kernels copy what it says without a check.
 /// - If [`runs`](Self::runs) returns true, a launch that returns without an error is enqueued.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot launch on buffers ordered by `{S}`",
@@ -23,16 +23,16 @@ pub unsafe trait Launch<S> {
     /// Enqueues `kernel`.
     ///
     /// # Safety
-    /// - `slots` holds a value for each parameter, in the order of the declaration: for a buffer its
-    ///   address and its number of elements. Each value starts at an element of `slots`, and
+    /// - `slots` holds a value for each parameter, in the order of the declaration: for a buffer
+    ///   its address and its number of elements. Each value starts at an element of `slots`, and
     ///   [`Kernel::parameters`] says how many elements it takes.
     /// - The buffers are ordered by stream `S`.
     /// - The kernel is sound for these arguments and this shape.
     #[track_caller]
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<(), Self::Error>;
 
-    /// Returns whether launches run. They do on a stream, and not in a query about a launch, which has no
-    /// results that another launch could rely on.
+    /// Returns whether launches run. They do on a stream, and not in a query about a launch, which
+    /// has no results that another launch could rely on.
     fn runs(&self) -> bool {
         true
     }
@@ -49,7 +49,7 @@ pub unsafe trait Launch<S> {
     ///
     /// # Errors
     /// The driver refuses to make the map.
-    fn tile_map(&self, _tiles: &Tiles) -> Result<Option<TileMap>, Self::Error> {
+    fn tensor_map(&self, _tiles: &MatrixView) -> Result<Option<TensorMap>, Self::Error> {
         Ok(None)
     }
 }

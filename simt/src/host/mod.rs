@@ -38,4 +38,4 @@ pub use shape::LaunchShape;
 #[doc(hidden)]
 pub use shape::extent;
 pub use slice::{DeviceSlice, HostSlice};
-pub use tiles::{TileMap, Tiles};
+pub use tiles::{MatrixView, TensorMap};

@@ -4,10 +4,10 @@ use super::slice::DeviceSlice;
 use crate::Element;
 
 /// Matrices of 16-bit elements in device memory, for the copy engine for tiles that GPUs of compute
-/// capability 9.0 have (TMA). [`Launch::tile_map`](super::Launch::tile_map) makes a map of them,
-/// which a kernel takes by value.
+/// capability 9.0 have (TMA). [`Launch::tensor_map`](super::Launch::tensor_map) makes a map of
+/// them, which a kernel takes by value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tiles {
+pub struct MatrixView {
     address: u64,
     /// The number of columns, rows and matrices.
     extents: [u64; 3],
@@ -15,13 +15,14 @@ pub struct Tiles {
     strides: [u64; 2],
 }
 
-impl Tiles {
-    /// Describes `count` matrices of `rows` x `columns` elements. The first one begins at the start of
-    /// the slice. Rows begin `row_stride` elements apart and matrices `matrix_stride` elements apart.
+impl MatrixView {
+    /// Describes `count` matrices of `rows` x `columns` elements. The first one begins at the start
+    /// of the slice. Rows begin `row_stride` elements apart and matrices `matrix_stride` elements
+    /// apart.
     ///
     /// Returns `None` if an element is outside the slice, if there are none, or if the copy engine
-    /// cannot read them: their first byte is not at a multiple of 16 bytes, a stride is not a multiple
-    /// of 8 elements, rows overlap, or several matrices have a stride of 0.
+    /// cannot read them: their first byte is not at a multiple of 16 bytes, a stride is not a
+    /// multiple of 8 elements, rows overlap, or several matrices have a stride of 0.
     #[must_use]
     pub fn new<S, T: Element>(
         slice: &DeviceSlice<S, T>,
@@ -69,8 +70,9 @@ impl Tiles {
     }
 }
 
-/// A map that a GPU's driver made of [`Tiles`]: 128 bytes, whose meaning only the driver knows.
-pub type TileMap = [u64; 16];
+/// A map that a GPU's driver made of [`MatrixView`]: 128 bytes, whose meaning only the driver
+/// knows.
+pub type TensorMap = [u64; 16];
 
 #[cfg(test)]
 mod tests {
@@ -83,7 +85,7 @@ mod tests {
 
     #[test]
     fn tiles_are_inside_their_slice() {
-        let tiles = |len, extents, matrix, row| Tiles::new(slice(len), extents, matrix, row);
+        let tiles = |len, extents, matrix, row| MatrixView::new(slice(len), extents, matrix, row);
         // The last row needs no padding after it.
         assert!(tiles(24 * 9 + 20, [1, 10, 20], 0, 24).is_some());
         assert!(tiles(24 * 9 + 19, [1, 10, 20], 0, 24).is_none());
@@ -98,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_copy_engine_gets_strides_that_it_can_use() {
-        let tiles = |extents, matrix, row| Tiles::new(slice(10_000), extents, matrix, row);
+        let tiles = |extents, matrix, row| MatrixView::new(slice(10_000), extents, matrix, row);
         assert_eq!(tiles([1, 10, 20], 7, 24).unwrap().strides(), [48, 480]);
         assert_eq!(tiles([1, 1, 20], 7, 7).unwrap().strides(), [48, 48]);
         assert_eq!(tiles([3, 10, 20], 80, 24).unwrap().strides(), [48, 160]);
@@ -107,6 +109,6 @@ mod tests {
         assert!(tiles([3, 10, 20], 0, 24).is_none());
         assert!(tiles([1, 10, 20], 7, 16).is_none());
         let off = slice(10_000).slice(1..).unwrap();
-        assert!(Tiles::new(off, [1, 10, 20], 7, 24).is_none());
+        assert!(MatrixView::new(off, [1, 10, 20], 7, 24).is_none());
     }
 }

@@ -9,8 +9,8 @@ use super::report;
 use super::thread::Thread;
 use crate::Simt;
 
-/// A rectangle of the last two dimensions of a buffer that the launch does not write. It was checked
-/// when it was made, so that what walks over it needs no checks.
+/// A rectangle of the last two dimensions of a buffer that the launch does not write. It was
+/// checked when it was made, so that what walks over it needs no checks.
 pub struct Area<'k, T, const D: usize> {
     of: In<'k, T, D>,
     /// The rectangle's first element in these two dimensions.
@@ -34,8 +34,9 @@ impl<T, const D: usize> fmt::Debug for Area<'_, T, D> {
 }
 
 impl<'k, T: Item, const D: usize> In<'k, T, D> {
-    /// Returns the rectangle of the last two dimensions that starts at `from` and has these extents.
-    /// If it is not inside those of the buffer, or has 2^31 rows or columns, this is reported.
+    /// Returns the rectangle of the last two dimensions that starts at `from` and has these
+    /// extents. If it is not inside those of the buffer, or has 2^31 rows or columns, this is
+    /// reported.
     ///
     /// ```
     /// use thalweg_simt::{kernel, ptx};
@@ -84,8 +85,8 @@ impl<'k, T: Item, const D: usize> In<'k, T, D> {
 
 impl<'k, T: Item, const D: usize> Area<'k, T, D> {
     /// Returns the places of the rectangle whose numbers are `first`, `first + step` and so on, if
-    /// places are numbered row by row. With `t.rank()` and `t.threads()`, the threads of a block share
-    /// the places among them. With a `step` of 0 it never ends.
+    /// places are numbered row by row. With `t.rank()` and `t.threads()`, the threads of a block
+    /// share the places among them. With a `step` of 0 it never ends.
     #[inline(always)]
     pub fn every<'t, C: Simt>(
         self,
@@ -95,8 +96,8 @@ impl<'k, T: Item, const D: usize> Area<'k, T, D> {
     ) -> impl Iterator<Item = Spot<'t, 'k, C, T, D>> + use<'t, 'k, C, T, D> {
         // Without columns there are no places.
         let [height, width] = if self.extents[1] == 0 { [0, 1] } else { self.extents };
-        // A step of as many rows as there are leaves the rectangle, as each larger one does. So `y` stays
-        // below 2^32: it is at most twice the height. So does `x`, at most twice the width.
+        // A step of as many rows as there are leaves the rectangle, as each larger one does. So `y`
+        // stays below 2^32: it is at most twice the height. So does `x`, at most twice the width.
         let (step_y, step_x) = ((step / width).min(height), step % width);
         let (mut y, mut x) = (first / width, first % width);
         core::iter::from_fn(move || {
@@ -139,8 +140,8 @@ impl<C: Simt, T: Item, const D: usize> Spot<'_, '_, C, T, D> {
         self.at
     }
 
-    /// Loads the element whose first coordinates, all but the last two, are `first`. One outside the
-    /// extents is reported.
+    /// Loads the element whose first coordinates, all but the last two, are `first`. One outside
+    /// the extents is reported.
     #[must_use]
     #[inline(always)]
     #[track_caller]
@@ -155,10 +156,10 @@ impl<C: Simt, T: Item, const D: usize> Spot<'_, '_, C, T, D> {
             plane = plane * extents[d] + first[d];
         }
         let [height, width] = [extents[D - 2], extents[D - 1]];
-        // SAFETY: The loop checked the first coordinates, and `at` is inside the last two extents. The
-        // launcher checked that the product of all is the buffer's length and below 2^32. So nothing
-        // wraps, and the element is in device memory. It is aligned as `T` wants it: the launcher
-        // checked where the buffer starts.
+        // SAFETY: The loop checked the first coordinates, and `at` is inside the last two extents.
+        // The launcher checked that the product of all is the buffer's length and below 2^32. So
+        // nothing wraps, and the element is in device memory. It is aligned as `T` wants it: the
+        // launcher checked where the buffer starts.
         unsafe {
             let row = self.of.start.add((self.at[0] * width + self.at[1]) as usize);
             T::get(self.cx, row.add(plane as usize * (height * width) as usize))

@@ -10,14 +10,15 @@ use super::thread::{self, Brand, Thread, Witness, rank, threads};
 use crate::element::loadable;
 use crate::{Dim3, Element, Simt, Word};
 
-/// The block, in a body over `Cooperative`. Code that holds it sees nothing that differs between the
-/// threads of the block, so all of them take the same way through it and meet at the same barriers.
-/// There is one for each body, and nobody can make or copy one.
+/// The block, in a body over `Cooperative`. Code that holds it sees nothing that differs between
+/// the threads of the block, so all of them take the same way through it and meet at the same
+/// barriers. There is one for each body, and nobody can make or copy one.
 pub struct Block<'k, M> {
     team: M,
     /// The bytes of shared memory that windows occupy.
     used: u32,
-    /// Whether the next step runs the threads in descending order, where they run one after another.
+    /// Whether the next step runs the threads in descending order, where they run one after
+    /// another.
     descending: bool,
     /// Whether the compiler knows the number of threads, because the declaration states it.
     shaped: bool,
@@ -193,14 +194,15 @@ impl<'k, M: Team> Block<'k, M> {
             let (rank, threads) = (rank(cx), threads(cx));
             let put = |i: u32| {
                 let v = f(&t, a, i);
-                // SAFETY: Both loops call this for indices inside the window only. No other thread uses
-                // element `i`: `fill` is the only access to a fresh window, and the indices of two
-                // threads are not congruent.
+                // SAFETY: Both loops call this for indices inside the window only. No other thread
+                // uses element `i`: `fill` is the only access to a fresh window, and the indices of
+                // two threads are not congruent.
                 unsafe { cx.__set(to.0.start(), i, v) };
             };
             // Shared memory is small, so neither loop wraps.
             if self.shaped {
-                // The number of turns is the same constant for each thread, so the loop is unrolled.
+                // The number of turns is the same constant for each thread, so the loop is
+                // unrolled.
                 let mut turn = 0;
                 while turn < to.0.len() {
                     let i = turn + rank;
@@ -228,8 +230,8 @@ impl<'k, M: Team> Block<'k, M> {
         self.fill(to, v, |t, v, i| if i == t.rank() { v.get(t) } else { T::default() })
     }
 
-    /// Gives element `w` of a window the value of the first thread of warp `w`. Elements past the last
-    /// warp are zero bytes.
+    /// Gives element `w` of a window the value of the first thread of warp `w`. Elements past the
+    /// last warp are zero bytes.
     #[inline(always)]
     pub fn publish_warps<T: Element + Default>(&self, to: Fresh<'k, T>, v: &Local<'k, M, T>) -> Filled<'k, T> {
         self.team.each(self.descending, |cx| {
@@ -251,8 +253,8 @@ impl<'k, M: Team> Block<'k, M> {
     }
 
     /// Gives element `k * pitch + i` of a window the value `k` of the thread with index `i` in the
-    /// block. All other elements are zero bytes. If `pitch` is smaller than the number of threads or
-    /// the `N` rows do not fit into the window, this is reported.
+    /// block. All other elements are zero bytes. If `pitch` is smaller than the number of threads
+    /// or the `N` rows do not fit into the window, this is reported.
     #[inline(always)]
     #[track_caller]
     pub fn publish_rows<T: Element + Default, const N: usize>(
@@ -282,8 +284,8 @@ impl<'k, M: Team> Block<'k, M> {
             }
             let mut i = all + rank;
             while i < to.0.len() {
-                // SAFETY: The loop's condition says that the element is inside the window, and it is
-                // behind the rows. The indices of two threads are not congruent.
+                // SAFETY: The loop's condition says that the element is inside the window, and it
+                // is behind the rows. The indices of two threads are not congruent.
                 unsafe { cx.__set(to.0.start(), i, T::default()) };
                 i += threads; // shared memory is small, so it does not wrap
             }

@@ -1,8 +1,8 @@
 //! The expansion of a declaration without `unsafe` by [`kernel!`](crate::kernel).
 //!
-//! The body, the extents and the clauses stand outside every `unsafe` block of the expansion, so the
-//! macro lends them none. What the device believes comes from the launcher: numbers, addresses, and
-//! extents that the declaration computes. The compiler for the GPU reads the declaration again,
+//! The body, the extents and the clauses stand outside every `unsafe` block of the expansion, so
+//! the macro lends them none. What the device believes comes from the launcher: numbers, addresses,
+//! and extents that the declaration computes. The compiler for the GPU reads the declaration again,
 //! where a `cfg` could make it another one. So the origin of the entry, which a launch compares,
 //! contains the parameters as they stand there, and names of types and extents are not looked up in
 //! the module of the declaration.
@@ -17,9 +17,9 @@ use crate::cpu::{CpuBlock, CpuThread, Monitor};
 #[doc(hidden)]
 pub type __Declared = (&'static str, &'static str, &'static [u32]);
 
-/// Makes the bytes of a text of these: the origin, a space, the declaration without white space, because
-/// compilers write the same tokens with different spaces, and the extents with a comma before each. It
-/// returns the length, too, which does not depend on `N`.
+/// Makes the bytes of a text of these: the origin, a space, the declaration without white space,
+/// because compilers write the same tokens with different spaces, and the extents with a comma
+/// before each. It returns the length, too, which does not depend on `N`.
 #[doc(hidden)]
 #[must_use]
 pub const fn __declared<const N: usize>((origin, declaration, block): __Declared) -> ([u8; N], usize) {
@@ -146,15 +146,15 @@ macro_rules! __safe_kernel {
                 known [$($arg $kind $(<$element>)?,)*] [$($($($(($extent $value))?)+)?)*]
             };
             $($(
-                // SAFETY: The launcher checked that the buffer holds as many elements as the product of the
-                // extents says, and where it starts. It borrows each buffer, so no other parameter
-                // overlaps one that is not `In`.
+                // SAFETY: The launcher checked that the buffer holds as many elements as the
+                // product of the extents says, and where it starts. It borrows each buffer, so no
+                // other parameter overlaps one that is not `In`.
                 let $arg = unsafe {
                     $crate::safe::$kind::new($arg.cast(), [$(__thalweg_known!($extent known) as $crate::__core::primitive::u32),+])
                 };
             )?)*
-            // SAFETY: This is the kernel's entry, and its launcher computed the shape. The numbers are
-            // part of the origin, so they are those of the launcher.
+            // SAFETY: This is the kernel's entry, and its launcher computed the shape. The numbers
+            // are part of the origin, so they are those of the launcher.
             unsafe { $crate::safe::__shaped([$($crate::safe::__decimal($crate::__core::stringify!($block))),+]) };
             // SAFETY: This is the kernel's entry. The body gets the witness of this thread, or of
             // its block.
@@ -207,8 +207,8 @@ macro_rules! __safe_kernel {
             ) {
                 let mut slots = slots;
                 // SAFETY: The launcher put the arguments into the slots in this order, with
-                // `Given::put`. The value of a buffer is its address and its length, and the CPU device
-                // exposed the memory's provenance when it allocated it.
+                // `Given::put`. The value of a buffer is its address and its length, and the CPU
+                // device exposed the memory's provenance when it allocated it.
                 $(let $arg = unsafe { $crate::__safe_parameter!(take (&mut slots) $kind $(<$element>)?) };)*
                 $($($($(
                     // SAFETY: After them, the launcher put each extent that it computes.
@@ -218,9 +218,9 @@ macro_rules! __safe_kernel {
                     known [$($arg $kind $(<$element>)?,)*] [$($($($(($extent $value))?)+)?)*]
                 };
                 $($(
-                    // SAFETY: The launcher checked that the buffer holds as many elements as the product
-                    // of the extents says, and where it starts. It borrows each buffer, so no other
-                    // parameter overlaps one that is not `In`.
+                    // SAFETY: The launcher checked that the buffer holds as many elements as the
+                    // product of the extents says, and where it starts. It borrows each buffer, so
+                    // no other parameter overlaps one that is not `In`.
                     let $arg = unsafe {
                         $crate::safe::$kind::new($arg.cast(), [$(__thalweg_known!($extent known) as $crate::__core::primitive::u32),+])
                     };
@@ -304,8 +304,8 @@ macro_rules! __safe_kernel {
             };
             // SAFETY: The body is safe code. The launcher checked what its views rely on: the
             // extents of each buffer and the positions of the threads. The slots hold the
-            // parameters of the entry, in its order. `on` launches on buffers that `__S` orders, and
-            // the slices have this tag.
+            // parameters of the entry, in its order. `on` launches on buffers that `__S` orders,
+            // and the slices have this tag.
             unsafe { $crate::host::Launch::launch(on, kernel, shape, $crate::host::Slots::all_given(&slots)) }
         }
     };
@@ -377,10 +377,11 @@ macro_rules! __safe_body {
     };
 }
 
-/// Makes `__thalweg_known!`, which takes an extent and gives its value: a number, or a field of `known`,
-/// and nothing else. A constant could have another value on the GPU. So could a variable: of two that a
-/// macro names alike, or of a variable and an item, the compiler may choose another one there. Fields go by
-/// their text, as what an entry must have in common with its launcher does, and a struct has no two that are named alike.
+/// Makes `__thalweg_known!`, which takes an extent and gives its value: a number, or a field of
+/// `known`, and nothing else. A constant could have another value on the GPU. So could a variable:
+/// of two that a macro names alike, or of a variable and an item, the compiler may choose another
+/// one there. Fields go by their text, as what an entry must have in common with its launcher does,
+/// and a struct has no two that are named alike.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __safe_known {
@@ -402,8 +403,8 @@ macro_rules! __safe_known {
     };
 }
 
-/// Makes the value whose fields `__thalweg_known!` takes: the numbers among the parameters, and the extents that the
-/// launcher computes. In the launcher they are `wide`.
+/// Makes the value whose fields `__thalweg_known!` takes: the numbers among the parameters, and the
+/// extents that the launcher computes. In the launcher they are `wide`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __safe_values {
@@ -420,7 +421,8 @@ macro_rules! __safe_values {
     }};
 }
 
-/// Makes the type of a parameter as the host, the entry or the body sees it, or reads it from a slot.
+/// Makes the type of a parameter as the host, the entry or the body sees it, or reads it from a
+/// slot.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __safe_parameter {

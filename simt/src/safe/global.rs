@@ -12,7 +12,8 @@ use crate::{AtomicElement, Simt};
 
 /// Returns the offset of the element `at`, or nothing if a coordinate is not below its extent. The
 /// launcher checked that the product of the extents is the buffer's length and below 2^32, so the
-/// offset is inside the buffer. It only wraps where a later extent is 0, and then there is no element.
+/// offset is inside the buffer. It only wraps where a later extent is 0, and then there is no
+/// element.
 #[inline(always)]
 fn offset<const D: usize>(at: [u32; D], extents: [u32; D]) -> Option<usize> {
     let mut i = 0u32;
@@ -54,9 +55,9 @@ macro_rules! view {
             ///
             /// # Safety
             /// `start` is the address of a device buffer that the launch of `'k` passed for this
-            /// parameter, a multiple of [`Item::ALIGN`]. The buffer holds as many elements `T` as the
-            /// product of `extents` says, fewer than 2^32. The launch passed no other parameter that
-            /// overlaps it, unless both are `In`.
+            /// parameter, a multiple of [`Item::ALIGN`]. The buffer holds as many elements `T` as
+            /// the product of `extents` says, fewer than 2^32. The launch passed no other parameter
+            /// that overlaps it, unless both are `In`.
             #[doc(hidden)]
             #[inline(always)]
             pub unsafe fn new(start: *mut T, extents: [u32; D]) -> Self {
@@ -97,8 +98,8 @@ impl<'k, T: Item, const D: usize> In<'k, T, D> {
     pub fn try_get(self, t: &impl Witness<'k>, at: [u32; D]) -> Option<T> {
         let i = offset(at, self.extents)?;
         // SAFETY: `offset` checked the coordinates against the extents, and the caller of `new`
-        // promised that the buffer is as long as their product, and where it starts. So the element is
-        // in device memory, and aligned. All threads load the same from it.
+        // promised that the buffer is as long as their product, and where it starts. So the element
+        // is in device memory, and aligned. All threads load the same from it.
         Some(unsafe { T::get(t.context(), self.start.add(i)) })
     }
 
@@ -164,9 +165,9 @@ impl<'k, T: Item, const D: usize, O: Owner<D>, const READ: bool> Own<'k, T, D, O
         })
     }
 
-    /// Calls `f` with each element that the thread owns, in order, as a loop over [`mine`](Self::mine)
-    /// does. The loops over chunks, such as those of `x(4)`, have constant numbers of turns, so the
-    /// compiler unrolls them.
+    /// Calls `f` with each element that the thread owns, in order, as a loop over
+    /// [`mine`](Self::mine) does. The loops over chunks, such as those of `x(4)`, have constant
+    /// numbers of turns, so the compiler unrolls them.
     #[inline(always)]
     pub fn for_each<'t, C: Simt>(self, t: &'t Thread<'k, C>, mut f: impl FnMut(Cell<'t, C, T, D, READ>))
     where
@@ -176,8 +177,8 @@ impl<'k, T: Item, const D: usize, O: Owner<D>, const READ: bool> Own<'k, T, D, O
         O::each(**t, self.extents, |at| f(unsafe { self.owned(**t, at) }));
     }
 
-    /// Calls `f` with each column of the thread, in order: elements that differ only in dimensions that
-    /// belong to `all` are one column. The loops are those of [`for_each`](Self::for_each).
+    /// Calls `f` with each column of the thread, in order: elements that differ only in dimensions
+    /// that belong to `all` are one column. The loops are those of [`for_each`](Self::for_each).
     ///
     /// ```
     /// use thalweg_simt::{hint, kernel, ptx};
@@ -225,8 +226,8 @@ impl<'k, T: Item, const D: usize, O: Owner<D>, const READ: bool> Own<'k, T, D, O
         O::first(cx, &mut at, self.flat()).then_some(Column { cx, at, of: self, thread: PhantomData })
     }
 
-    /// Returns the extents with one position in each dimension of `all`, by which the owner gives each
-    /// column once, at its first element.
+    /// Returns the extents with one position in each dimension of `all`, by which the owner gives
+    /// each column once, at its first element.
     #[inline(always)]
     fn flat(self) -> [u32; D] {
         const { assert!(O::ALL != 0, "an output without a dimension that belongs to `all` has no columns") };
@@ -265,8 +266,8 @@ impl<'k, T: Item, const D: usize, O: Owner<D>, const READ: bool> Own<'k, T, D, O
             report::not_owned(at);
         }
         // SAFETY: `offset` checked the coordinates against the extents, and the caller of `new`
-        // promised that the buffer is as long as their product, and where it starts. So the element is
-        // in device memory, and aligned. No other thread accesses it, because this one owns it.
+        // promised that the buffer is as long as their product, and where it starts. So the element
+        // is in device memory, and aligned. No other thread accesses it, because this one owns it.
         unsafe { T::set(**t, self.start.add(i), v) };
     }
 
@@ -300,16 +301,16 @@ impl<C, T, const D: usize, O, const READ: bool> fmt::Debug for Column<'_, '_, C,
 }
 
 impl<'t, C: Simt, T: Item, const D: usize, O: Owner<D>, const READ: bool> Column<'t, '_, C, T, D, O, READ> {
-    /// Returns the coordinates of the column's first element: they are 0 in dimensions that belong to
-    /// `all`.
+    /// Returns the coordinates of the column's first element: they are 0 in dimensions that belong
+    /// to `all`.
     #[must_use]
     #[inline(always)]
     pub fn at(&self) -> [u32; D] {
         self.at
     }
 
-    /// Returns the element at `i` of dimension `A`, which belongs to `all`. One outside the extent is
-    /// reported.
+    /// Returns the element at `i` of dimension `A`, which belongs to `all`. One outside the extent
+    /// is reported.
     #[must_use]
     #[inline(always)]
     #[track_caller]
@@ -320,8 +321,8 @@ impl<'t, C: Simt, T: Item, const D: usize, O: Owner<D>, const READ: bool> Column
         if i >= self.of.extents[A] {
             report::outside("took", at, self.of.extents);
         }
-        // SAFETY: The owner gave `at` for this thread, which owns every position of dimension `A`. The
-        // check says that `i` is one of them.
+        // SAFETY: The owner gave `at` for this thread, which owns every position of dimension `A`.
+        // The check says that `i` is one of them.
         unsafe { self.of.owned(self.cx, at) }
     }
 }
@@ -405,8 +406,10 @@ macro_rules! atomics {
 atomics! {
     /// Adds `v` to an element. Integers wrap around.
     add;
-    /// Replaces an element by the larger of it and `v`, as [`Atomic::max`](crate::Atomic::max) does.
+    /// Replaces an element by the larger of it and `v`, as [`Atomic::max`](crate::Atomic::max)
+    /// does.
     max;
-    /// Replaces an element by the smaller of it and `v`, as [`Atomic::min`](crate::Atomic::min) does.
+    /// Replaces an element by the smaller of it and `v`, as [`Atomic::min`](crate::Atomic::min)
+    /// does.
     min;
 }

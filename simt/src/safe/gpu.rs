@@ -13,8 +13,8 @@ unsafe extern "C" {
 }
 
 /// Tells the compiler the extents of a block that the declaration states as numbers, so that it can
-/// unroll loops and leave out what a block of one or two dimensions does not need. An extent of 0 is
-/// not known, and those after the last one are 1.
+/// unroll loops and leave out what a block of one or two dimensions does not need. An extent of 0
+/// is not known, and those after the last one are 1.
 ///
 /// # Safety
 /// The caller is a kernel entry, and the block of the launch has these extents.
@@ -27,8 +27,8 @@ pub unsafe fn __shaped<const B: usize>(block: [u32; B]) {
     let known = |i: usize, dim: u32, thread: u32| {
         let extent = block.get(i).copied().unwrap_or(1);
         if extent != 0 {
-            // SAFETY: The caller promises the extent, and a thread's position is below it. (With one
-            // condition for both, the compiler would not replace the extent by its number.)
+            // SAFETY: The caller promises the extent, and a thread's position is below it. (With
+            // one condition for both, the compiler would not replace the extent by its number.)
             unsafe {
                 assert_unchecked(dim == extent);
                 assert_unchecked(thread < extent);

@@ -6,7 +6,7 @@ use crate::memory::{LoadHint, StoreHint};
 use crate::{Element, Simt, bf16, f16};
 
 /// An element of a buffer in a declaration without `unsafe`: a number, or `[T; N]`, which is `N`
-/// neighbouring numbers (or arrays) of the buffer.
+/// neighboring numbers (or arrays) of the buffer.
 ///
 /// Two or four numbers of together at most 16 bytes are one access of a GPU. The launcher then
 /// refuses a buffer that does not start on a multiple of these bytes. Other arrays are loaded and
@@ -25,7 +25,7 @@ pub trait Item: Element + Sealed {
     /// Each access starts on a multiple of these bytes, if the element does. They divide its size.
     #[doc(hidden)]
     const ALIGN: usize;
-    /// The largest number of neighbours that are one access.
+    /// The largest number of neighbors that are one access.
     #[doc(hidden)]
     const WIDEST: usize;
 
@@ -37,17 +37,18 @@ pub trait Item: Element + Sealed {
     /// As for `get`.
     #[doc(hidden)]
     unsafe fn set(cx: impl Simt, p: *mut Self, v: Self);
-    /// Loads `N` neighbours, in one access if that is possible.
+    /// Loads `N` neighbors, in one access if that is possible.
     ///
     /// # Safety
-    /// `p` is a multiple of `<[Self; N]>::ALIGN` bytes and points to the elements, in device memory.
-    /// With [`hint::ReadOnly`](crate::hint::ReadOnly), no thread of the grid writes there.
+    /// `p` is a multiple of `<[Self; N]>::ALIGN` bytes and points to the elements, in device
+    /// memory. With [`hint::ReadOnly`](crate::hint::ReadOnly), no thread of the grid writes there.
     #[doc(hidden)]
     unsafe fn load<const N: usize, H: LoadHint>(cx: impl Simt, p: *const Self) -> [Self; N];
-    /// Stores `N` neighbours, in one access if that is possible.
+    /// Stores `N` neighbors, in one access if that is possible.
     ///
     /// # Safety
-    /// `p` is a multiple of `<[Self; N]>::ALIGN` bytes and points to the elements, in device memory.
+    /// `p` is a multiple of `<[Self; N]>::ALIGN` bytes and points to the elements, in device
+    /// memory.
     #[doc(hidden)]
     unsafe fn store<const N: usize, H: StoreHint>(cx: impl Simt, p: *mut Self, v: [Self; N]);
 }
@@ -104,8 +105,8 @@ macro_rules! numbers {
             #[inline(always)]
             #[track_caller]
             unsafe fn store<const N: usize, H: StoreHint>(cx: impl Simt, p: *mut Self, v: [Self; N]) {
-                // SAFETY: The caller promises `N` elements in device memory and the alignment of one
-                // access.
+                // SAFETY: The caller promises `N` elements in device memory and the alignment of
+                // one access.
                 unsafe {
                     match N {
                         $($n => cx.store_vector::<$t, $n, H>(p, core::array::from_fn(|i| v[i])),)*
@@ -128,8 +129,8 @@ const fn whole<T: Item, const N: usize>() -> usize {
     if (N == 2 || N == 4) && N <= T::WIDEST { size_of::<[T; N]>() } else { 0 }
 }
 
-/// The elements before they are loaded. (A closure for each element would hide the line of the kernel
-/// from the checked device.)
+/// The elements before they are loaded. (A closure for each element would hide the line of the
+/// kernel from the checked device.)
 #[inline(always)]
 fn zeros<T: Item, const N: usize>() -> [T; N] {
     // SAFETY: Every bit pattern is a value of an `Element`.
@@ -151,14 +152,14 @@ impl<T: Item, const N: usize> Item for [T; N] {
     const ALIGN: usize = if whole::<T, N>() > 0 { whole::<T, N>() } else { T::ALIGN };
     const WIDEST: usize = 1;
 
-    // Accesses without a hint are ordinary ones of an integer of the same size, so that the compiler
-    // may leave out those whose values nobody uses.
+    // Accesses without a hint are ordinary ones of an integer of the same size, so that the
+    // compiler may leave out those whose values nobody uses.
     #[inline(always)]
     #[track_caller]
     unsafe fn get(cx: impl Simt, p: *const Self) -> Self {
         // SAFETY: The caller promises the element and its alignment: that of the integer if it is
-        // one access, and otherwise that of the parts, which are inside it. The integer has the size
-        // of the element, of which each bit pattern is a value.
+        // one access, and otherwise that of the parts, which are inside it. The integer has the
+        // size of the element, of which each bit pattern is a value.
         unsafe {
             match const { whole::<T, N>() } {
                 16 => transmute_copy(&cx.load(p.cast::<Quad>())),

@@ -7,11 +7,11 @@ use core::marker::PhantomData;
 use super::report;
 use super::team::Member;
 use super::thread::{Brand, Thread};
-use crate::{Element, Shared};
+use crate::{Element, SharedMemory};
 
 /// A part of the block's shared memory.
 pub(super) struct Window<'k, T> {
-    start: Shared<T>,
+    start: SharedMemory<T>,
     len: u32,
     brand: Brand<'k>,
 }
@@ -21,11 +21,11 @@ impl<T: Element> Window<'_, T> {
     /// `start` has `len` elements, of the shared memory of the block of the launch that `'k` names,
     /// and no other window has them.
     #[inline(always)]
-    pub(super) unsafe fn new(start: Shared<T>, len: u32) -> Self {
+    pub(super) unsafe fn new(start: SharedMemory<T>, len: u32) -> Self {
         Self { start, len, brand: PhantomData }
     }
     #[inline(always)]
-    pub(super) fn start(&self) -> Shared<T> {
+    pub(super) fn start(&self) -> SharedMemory<T> {
         self.start
     }
     #[inline(always)]

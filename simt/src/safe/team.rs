@@ -3,7 +3,7 @@
 
 use core::cell::Cell;
 
-use crate::{Cooperative, Element, Shared, Simt};
+use crate::{Cooperative, Element, SharedMemory, Simt};
 
 mod sealed {
     pub trait Sealed {}
@@ -16,36 +16,36 @@ pub(crate) use sealed::Sealed;
 pub trait Member: Simt {
     /// # Safety
     /// As for [`Cooperative::shared`].
-    unsafe fn __window<T: Element>(self, byte_offset: u32) -> Shared<T>;
+    unsafe fn __window<T: Element>(self, byte_offset: u32) -> SharedMemory<T>;
     /// # Safety
     /// As for [`Cooperative::shared_get`].
-    unsafe fn __get<T: Element>(self, s: Shared<T>, i: u32) -> T;
+    unsafe fn __get<T: Element>(self, s: SharedMemory<T>, i: u32) -> T;
     /// # Safety
     /// As for [`Cooperative::shared_set`].
-    unsafe fn __set<T: Element>(self, s: Shared<T>, i: u32, v: T);
+    unsafe fn __set<T: Element>(self, s: SharedMemory<T>, i: u32, v: T);
     /// # Safety
     /// As for [`Cooperative::shared_add`].
-    unsafe fn __add(self, s: Shared<u32>, i: u32, v: u32) -> u32;
+    unsafe fn __add(self, s: SharedMemory<u32>, i: u32, v: u32) -> u32;
 }
 
 impl<C: Cooperative> Member for C {
     #[inline(always)]
-    unsafe fn __window<T: Element>(self, byte_offset: u32) -> Shared<T> {
+    unsafe fn __window<T: Element>(self, byte_offset: u32) -> SharedMemory<T> {
         // SAFETY: The caller promises what the function requires.
         unsafe { self.shared(byte_offset) }
     }
     #[inline(always)]
-    unsafe fn __get<T: Element>(self, s: Shared<T>, i: u32) -> T {
+    unsafe fn __get<T: Element>(self, s: SharedMemory<T>, i: u32) -> T {
         // SAFETY: The caller promises what the function requires.
         unsafe { self.shared_get(s, i) }
     }
     #[inline(always)]
-    unsafe fn __set<T: Element>(self, s: Shared<T>, i: u32, v: T) {
+    unsafe fn __set<T: Element>(self, s: SharedMemory<T>, i: u32, v: T) {
         // SAFETY: The caller promises what the function requires.
         unsafe { self.shared_set(s, i, v) };
     }
     #[inline(always)]
-    unsafe fn __add(self, s: Shared<u32>, i: u32, v: u32) -> u32 {
+    unsafe fn __add(self, s: SharedMemory<u32>, i: u32, v: u32) -> u32 {
         // SAFETY: The caller promises what the function requires.
         unsafe { self.shared_add(s, i, v) }
     }

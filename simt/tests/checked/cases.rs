@@ -194,7 +194,8 @@ fn run_counts(s: On<'_, '_>, m: u32) -> Result<()> {
     s.synchronize()
 }
 
-/// With mistake 6 the output starts between two vectors, and with 7 the width is no multiple of four.
+/// With mistake 6 the output starts between two vectors, and with 7 the width is no multiple of
+/// four.
 fn run_apart(s: On<'_, '_>, m: u32) -> Result<()> {
     let (height, width) = (11, if m == 7 { 14 } else { 12 });
     let all = (3 * height * width) as usize;
@@ -228,8 +229,8 @@ fn run_spread(s: On<'_, '_>, m: u32) -> Result<()> {
     s.synchronize()
 }
 
-/// Mistake 1 is one of the instance with four elements, and 2 one of the other. With 3 the output is
-/// shorter than the input.
+/// Mistake 1 is one of the instance with four elements, and 2 one of the other. With 3 the output
+/// is shorter than the input.
 fn run_doubled(s: On<'_, '_>, m: u32) -> Result<()> {
     let (x, mut y) = (s.upload_blocking(&floats(200))?, s.alloc::<f32>(200)?);
     if m != 1 {
@@ -258,7 +259,7 @@ pub(crate) const FAMILIES: [Family; 22] = [
             (Bounds, "the clamp at the upper border is dropped"),
             (Bounds, "the clamp at the left border is dropped"),
             (Bounds, "the pitch is one too large"),
-            (Race, "a thread stores to its neighbour's pixel too"),
+            (Race, "a thread stores to its neighbor's pixel too"),
             (Race, "all threads store to one pixel"),
             (Race, "blocks of a row store to the same pixels"),
             (Bounds, "the index of the store is one too large"),
@@ -304,7 +305,7 @@ pub(crate) const FAMILIES: [Family; 22] = [
         run: run_add,
         mistakes: &[
             (Bounds, "the check of the thread is off by one"),
-            (Race, "the element of a neighbour is loaded"),
+            (Race, "the element of a neighbor is loaded"),
             (Unwritten, "the kernel that writes the buffer is dropped"),
             (Unwritten, "the kernel that writes the buffer leaves out the last element"),
             (Unwritten, "the fill of the input is dropped"),
@@ -479,7 +480,7 @@ pub(crate) const FAMILIES: [Family; 22] = [
             (Reported, "the clamp at the lower border is dropped"),
             (Reported, "the clamp at the right border is dropped"),
             (Reported, "the plane is one too far"),
-            (Reported, "a thread stores to its neighbour's row"),
+            (Reported, "a thread stores to its neighbor's row"),
             (Reported, "a thread stores to the row of the next block"),
             (Refused, "the output starts between two vectors"),
             (Refused, "the width is no multiple of the vector"),
@@ -514,7 +515,7 @@ pub(crate) const FAMILIES: [Family; 22] = [
         mistakes: &[
             (Reported, "the pitch is smaller than the block"),
             (Reported, "the rows do not fit into the window"),
-            (Reported, "the neighbour of the last thread is behind the window"),
+            (Reported, "the neighbor of the last thread is behind the window"),
         ],
     },
     Family {

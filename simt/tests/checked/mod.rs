@@ -10,7 +10,8 @@ use thalweg::{Device, DeviceKind, Error};
 use thalweg_simt::cpu::{BlockError, Fault, checker::Finding};
 use thalweg_simt::host::LaunchError;
 
-/// Runs a mistake on a checked device of its own, and returns what the launcher or the device reports.
+/// Runs a mistake on a checked device of its own, and returns what the launcher or the device
+/// reports.
 fn check(family: &Family, m: u32, seed: u64) -> Option<Result<BlockError, LaunchError>> {
     let device = Device::checked_cpu().unwrap();
     device.reseed(seed);
@@ -119,9 +120,9 @@ fn an_ordinary_device_finds_what_kernels_without_unsafe_check() {
     }
 }
 
-/// Runs mutants on a GPU, for compute-sanitizer: `MUTANT=3 checked --ignored --exact mutants_on_a_gpu`. `MUTANT=3,8`
-/// runs two in one process, for those after which the GPU can still be used, and `MUTANT=list` prints the numbers of
-/// all.
+/// Runs mutants on a GPU, for compute-sanitizer:
+/// `MUTANT=3 checked --ignored --exact mutants_on_a_gpu`. `MUTANT=3,8` runs two in one process, for
+/// those after which the GPU can still be used, and `MUTANT=list` prints the numbers of all.
 #[test]
 #[ignore = "it runs kernels with mistakes on a GPU"]
 fn mutants_on_a_gpu() {

@@ -1,6 +1,6 @@
 //! Constants in the clauses of a declaration.
 
-use thalweg_simt::cpu::{CheckedLaunch, Workspace};
+use thalweg_simt::cpu::{BlockWorkspace, CheckedLaunch};
 use thalweg_simt::host::{Kernel, Launch, LaunchError, LaunchShape};
 use thalweg_simt::kernel;
 
@@ -145,9 +145,11 @@ struct WithChecks;
 unsafe impl Launch<()> for WithChecks {
     type Error = Failed;
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<(), Failed> {
-        // SAFETY: The caller of `launch` promises that `slots` and `shape` are the kernel's. The helpers
-        // expose the provenance of the vectors, and nothing else runs that could access them.
-        unsafe { CheckedLaunch::new(kernel, shape, slots, 1).run(&mut Workspace::default()) }.map_err(Failed::Block)
+        // SAFETY: The caller of `launch` promises that `slots` and `shape` are the kernel's. The
+        // helpers expose the provenance of the vectors, and nothing else runs that could access
+        // them.
+        unsafe { CheckedLaunch::new(kernel, shape, slots, 1).run(&mut BlockWorkspace::default()) }
+            .map_err(Failed::Block)
     }
 }
 

@@ -151,7 +151,8 @@ fn shared_memory_is_checked() {
 }
 
 kernel! {
-    /// Each of four threads reads element `i` plus its own index, and the last one writes behind `tail`.
+    /// Each of four threads reads element `i` plus its own index, and the last one writes behind
+    /// `tail`.
     unsafe fn goes_past(cx: impl Simt, i: u32, tail: u32, x: In<f32>, y: Out<f32>)
     grid(1) block(4)
     {

@@ -2,12 +2,12 @@
 
 use std::cell::RefCell;
 
-use thalweg_simt::cpu::{BlockError, Workspace, run_block};
+use thalweg_simt::cpu::{BlockError, BlockWorkspace, run_block};
 use thalweg_simt::host::{DeviceSlice, Kernel, Launch, LaunchError, LaunchShape};
 
 /// Runs the blocks of a launch at once, in order, on the calling thread.
 #[derive(Default)]
-pub(crate) struct Here(RefCell<Workspace>);
+pub(crate) struct Here(RefCell<BlockWorkspace>);
 
 #[derive(Debug)]
 pub(crate) enum Failed {

@@ -109,7 +109,7 @@ fn barriers_order_shared_memory() {
 }
 
 kernel! {
-    /// In each of two rounds, every thread reads what its neighbour stores, without a barrier
+    /// In each of two rounds, every thread reads what its neighbor stores, without a barrier
     /// between.
     unsafe fn forgets_a_barrier(cx: impl Cooperative, out: Out<u32>)
     grid(1) block(64) shared(256)

@@ -76,7 +76,8 @@ macro_rules! floats {
 }
 floats! { f32 f64 }
 
-/// Returns three columns that pair each hard value with each other one, and random ones behind them.
+/// Returns three columns that pair each hard value with each other one, and random ones behind
+/// them.
 fn columns<T: Reference>() -> [Vec<T>; 3] {
     let (hard, mut noise) = (T::hard(), noise(5));
     let mut some = || T::some(u64::from(noise()) << 32 | u64::from(noise()));

@@ -1,7 +1,7 @@
 use std::fmt::Debug;
 
 use thalweg::simt::Element;
-use thalweg::{DeviceSlice, PerThread, Plain, Result, Stream};
+use thalweg::{DeviceCopy, DeviceSlice, PerThread, Result, Stream};
 use vocabulary::elements::{
     reverse_halves, reverse_mixed, reverse_pairs, reverse_pixels, reverse_points, reverse_triples, reverse_words,
 };
@@ -11,8 +11,9 @@ use super::{noise, on_each_device};
 type Launcher<'l, T> =
     fn(&Stream<PerThread<'l>>, &DeviceSlice<PerThread<'l>, T>, &mut DeviceSlice<PerThread<'l>, T>) -> Result<()>;
 
-/// Reverses 64 elements by the kernel, behind an element that stays as it is and before another one.
-fn reverses<'l, T: Plain + Element + Debug + PartialEq>(s: &Stream<PerThread<'l>>, launch: Launcher<'l, T>) {
+/// Reverses 64 elements by the kernel, behind an element that stays as it is and before another
+/// one.
+fn reverses<'l, T: DeviceCopy + Element + Debug + PartialEq>(s: &Stream<PerThread<'l>>, launch: Launcher<'l, T>) {
     let mut noise = noise(7);
     let bytes: Vec<u8> = (0..66 * size_of::<T>()).map(|_| noise() as u8 & 0xbf).collect(); // no NaN
     let x: Vec<T> = bytes.chunks(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect();

@@ -67,7 +67,8 @@ fn every_number_of_16_bits_is_an_f32() {
 }
 
 /// Rounds to `digits` binary digits, or to a multiple of the last place of subnormal numbers, whose
-/// exponent is `least`. Ties go to the even number. (The crate `half` cuts digits of `f64` off first.)
+/// exponent is `least`. Ties go to the even number. (The crate `half` cuts digits of `f64` off
+/// first.)
 fn rounded(v: f64, digits: i32, least: i32) -> f32 {
     if v == 0.0 || !v.is_finite() {
         return v as f32;

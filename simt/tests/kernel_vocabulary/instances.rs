@@ -7,7 +7,8 @@ use vocabulary::instances::{
 
 use super::on_each_device;
 
-/// Each instance has the types and the constants of its own, whether it is chosen by its name or by them.
+/// Each instance has the types and the constants of its own, whether it is chosen by its name or by
+/// them.
 #[test]
 fn an_instance_computes_with_its_types_and_constants() {
     on_each_device(|s| {
@@ -76,8 +77,8 @@ fn clauses_arrays_and_the_body_of_cpu_follow_the_instance() {
     });
 }
 
-/// Kernels without `unsafe` have instances too. Their types follow from the arguments, and their owners
-/// from the constants.
+/// Kernels without `unsafe` have instances too. Their types follow from the arguments, and their
+/// owners from the constants.
 #[test]
 fn safe_kernels_have_instances() {
     on_each_device(|s| {

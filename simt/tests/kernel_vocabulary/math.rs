@@ -311,8 +311,8 @@ fn approximations_have_the_errors_that_are_stated() {
     });
 }
 
-/// Gives pairs for powers: of special numbers, of any numbers, of numbers whose power is in range, of
-/// numbers near 1 with large exponents, and of integers.
+/// Gives pairs for powers: of special numbers, of any numbers, of numbers whose power is in range,
+/// of numbers near 1 with large exponents, and of integers.
 fn pairs() -> Vec<(f32, f32)> {
     let special =
         [0.0, 1e-45, 0.3, 0.5, 1.0, 1.0f32.next_up(), 2.0, 3.0, 7.5, 16_777_217.0, 1e30, f32::MAX, f32::INFINITY];

@@ -1,5 +1,6 @@
 //! What the operations that kernels call compute, against plain Rust, on every device. The kernels
-//! are in the crate `simt/tests/vocabulary`. A file here tests the module of that crate with its name.
+//! are in the crate `simt/tests/vocabulary`. A file here tests the module of that crate with its
+//! name.
 
 mod atomics;
 mod elements;

@@ -3,11 +3,11 @@
 use std::error::Error;
 use std::path::Path;
 
-use thalweg_ptx_builder::{Error as Unbuilt, Ptx, PtxBuilder};
+use thalweg_ptx_builder::{Error as Unbuilt, PtxBuilder, PtxFile};
 
-/// Builds the kernels to `$OUT_DIR/<target>.ptx` for each target, which is a feature of the crate too. On
-/// a machine without a compiler for kernels the files are empty, and the tests cover the CPU device
-/// only.
+/// Builds the kernels to `$OUT_DIR/<target>.ptx` for each target, which is a feature of the crate
+/// too. On a machine without a compiler for kernels the files are empty, and the tests cover the
+/// CPU device only.
 pub(crate) fn build(targets: &[&str], report_panics: bool) -> Result<(), Box<dyn Error>> {
     if thalweg_ptx_builder::compiles_for_gpu() {
         return Ok(());
@@ -19,13 +19,13 @@ pub(crate) fn build(targets: &[&str], report_panics: bool) -> Result<(), Box<dyn
     let without = thalweg_ptx_builder::without_ptx()?;
     for target in targets {
         let built = match without {
-            true => Ok(Ptx::none()),
+            true => Ok(PtxFile::none()),
             false => PtxBuilder::new(".").target(target).features(target).report_panics(report_panics).build(),
         };
         let ptx = match built {
             Err(Unbuilt::NoCompiler { .. }) if std::env::var_os("THALWEG_RUSTC").is_none() => {
                 println!("cargo:warning=no compiler for kernels: these kernels are tested on the CPU device only");
-                Ptx::none()
+                PtxFile::none()
             }
             built => built?,
         };

@@ -1,20 +1,20 @@
 //! Programs that must not compile, and what to change so that they do.
 //!
-//! Each file of `tests/ui` is two programs. Without the lines marked `// fix` it must be refused; without those
-//! marked `// bug` it is the twin, which must compile. So the two differ in the fix and in nothing else.
-//! An expectation stands below the line that the compiler must point at:
+//! Each file of `tests/ui` is two programs. Without the lines marked `// fix` it must be refused;
+//! without those marked `// bug` it is the twin, which must compile. So the two differ in the fix
+//! and in nothing else. An expectation stands below the line that the compiler must point at:
 //!
 //! ```text
 //!     compute.copy(&image, &mut copy)?;
 //!     //~^ E0308 `DeviceSlice<Compute, u8>` `On<Upload, DeviceBuffer<u8>>`
 //! ```
 //!
-//! It is the error's code (`error` where it has none) and what its text must contain, the names of the types above all;
-//! the rest of the text is the compiler's own business, so that the suite passes on every stable rustc. With
-//! `//~` the error may be anywhere. No error may be left over.
+//! It is the error's code (`error` where it has none) and what its text must contain, the names of
+//! the types above all; the rest of the text is the compiler's own business, so that the suite
+//! passes on every stable rustc. With `//~` the error may be anywhere. No error may be left over.
 //!
-//! The library is the one that this test was linked with, as cargo says, and cargo is not asked for a
-//! build of its own: a case takes a tenth of a second.
+//! The library is the one that this test was linked with, as cargo says, and cargo is not asked for
+//! a build of its own: a case takes a tenth of a second.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -91,7 +91,8 @@ fn check(compiler: &Compiler, path: &Path) -> Result<(), String> {
         return Err(format!("{name}: the file needs a line marked `// bug` or `// fix`, and an expectation `//~^`"));
     }
 
-    // Assertions in constants are evaluated when code is generated; for the rest, checking is enough.
+    // Assertions in constants are evaluated when code is generated; for the rest, checking is
+    // enough.
     let emit = if expected.iter().any(|want| want.code == "E0080") { "obj" } else { "metadata" };
     let errors = compiler.compile(&format!("{name}_bug"), &bug, emit);
     let all = || errors.iter().map(|e| &*e.rendered).collect::<String>();
@@ -157,7 +158,8 @@ struct Found {
     code: String,
     /// Lines of the file that it points at.
     lines: Vec<u64>,
-    /// Its message with all labels, notes and helps, and without the lines of source shown among them.
+    /// Its message with all labels, notes and helps, and without the lines of source shown among
+    /// them.
     text: String,
     rendered: String,
 }

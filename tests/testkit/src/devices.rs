@@ -16,8 +16,8 @@ pub fn report(line: &str) {
 pub fn devices() -> &'static [Device] {
     static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
     DEVICES.get_or_init(|| {
-        // Each GPU is opened before the list is made: one without free memory cannot be opened, but perhaps a moment
-        // later, and it would be neither in the list nor reported.
+        // Each GPU is opened before the list is made: one without free memory cannot be opened, but
+        // perhaps a moment later, and it would be neither in the list nor reported.
         let mut missing = Vec::new();
         for ordinal in 0..64 {
             match Device::cuda(ordinal) {

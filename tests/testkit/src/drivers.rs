@@ -1,4 +1,5 @@
-//! Drivers that fail, for machines with a GPU and without: a program finds them in place of NVIDIA's.
+//! Drivers that fail, for machines with a GPU and without: a program finds them in place of
+//! NVIDIA's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,8 +14,8 @@ impl Drop for Drivers {
 }
 
 impl Drivers {
-    /// Compiles the driver of this crate in a folder for what the test `name` makes. The folder is in `scratch`, which
-    /// is cargo's `CARGO_TARGET_TMPDIR`.
+    /// Compiles the driver of this crate in a folder for what the test `name` makes. The folder is
+    /// in `scratch`, which is cargo's `CARGO_TARGET_TMPDIR`.
     pub fn new(scratch: &str, name: &str) -> Self {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("failing_driver.rs");
         let drivers = Self(Path::new(scratch).join(format!("{name}-{}", std::process::id())));
@@ -35,8 +36,8 @@ impl Drivers {
         drivers
     }
 
-    /// Makes a program find the driver of a folder: `failing`, whose function and code are `fails` (`cuInit 999`),
-    /// `broken`, which is no library, or `none`, which leaves the machine as it is.
+    /// Makes a program find the driver of a folder: `failing`, whose function and code are `fails`
+    /// (`cuInit 999`), `broken`, which is no library, or `none`, which leaves the machine as it is.
     pub fn give(&self, command: &mut Command, folder: &str, fails: &str) {
         command.env("LD_LIBRARY_PATH", self.0.join(folder)).env("FAILING_DRIVER", fails);
         command.env_remove("CUDA_VISIBLE_DEVICES").env_remove("THALWEG_DEVICE");

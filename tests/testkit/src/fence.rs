@@ -3,14 +3,14 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
-use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Plain, Stream};
+use thalweg::{DeviceBuffer, DeviceCopy, DeviceSlice, LiveBrand, On, Stream};
 use thalweg_simt::{bf16, f16};
 
 /// The number of elements on either side. It is a multiple of every alignment that a kernel checks.
 const WIDTH: usize = 64;
 
 /// The value that fills fences, and buffers before anything is written to them.
-pub trait Fence: Plain + Debug {
+pub trait Fence: DeviceCopy + Debug {
     const FENCE: Self;
 }
 impl Fence for u8 {
@@ -38,13 +38,13 @@ impl Fence for bf16 {
 }
 
 /// Tells whether two elements have the same bits.
-pub fn same<T: Plain>(a: &T, b: &T) -> bool {
+pub fn same<T: DeviceCopy>(a: &T, b: &T) -> bool {
     bytemuck::bytes_of(a) == bytemuck::bytes_of(b)
 }
 
 /// Elements in device memory inside a larger allocation. Each read checks the rest of the
 /// allocation.
-pub struct Fenced<S: LiveBrand, T: Plain> {
+pub struct Fenced<S: LiveBrand, T: DeviceCopy> {
     stream: Stream<S>,
     whole: On<S, DeviceBuffer<T>>,
     inside: Range<usize>,

@@ -1,7 +1,7 @@
 //! Reading photographs and safetensors files.
 //!
-//! Paths are those in the repository. cargo runs tests in the folder of their package, and a bundle without cargo in
-//! that of the repository.
+//! Paths are those in the repository. cargo runs tests in the folder of their package, and a bundle
+//! without cargo in that of the repository.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -107,8 +107,8 @@ pub fn read_png(path: impl AsRef<Path>) -> Image {
     Image { height: info.height as usize, width: info.width as usize, rgb }
 }
 
-/// Returns the path of a file or folder of the repository from the current directory, which is the repository or a
-/// folder in it.
+/// Returns the path of a file or folder of the repository from the current directory, which is the
+/// repository or a folder in it.
 ///
 /// # Panics
 /// If it is in neither.

@@ -1,4 +1,5 @@
-//! Tests of forked children. Such a test has a process of its own ([`own_process`](crate::process::own_process)), and forks there.
+//! Tests of forked children. Such a test has a process of its own
+//! ([`own_process`](crate::process::own_process)), and forks there.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -6,7 +7,8 @@ use std::time::{Duration, Instant};
 /// Forks. Returns `None` in the child, which then calls [`leave`].
 ///
 /// # Safety
-/// [`own_process`](crate::process::own_process) has said so. What the child does copes with locks that other threads may hold.
+/// [`own_process`](crate::process::own_process) has said so. What the child does copes with locks
+/// that other threads may hold.
 pub unsafe fn fork() -> Option<Child> {
     // SAFETY: The caller says that the child can run what it does.
     let child = unsafe { libc::fork() };

@@ -1,4 +1,5 @@
-//! Strategies for property tests: a test draws an [`ImageSpec`], whose values shrink fast, and builds the pixels from it.
+//! Strategies for property tests: a test draws an [`ImageSpec`], whose values shrink fast, and
+//! builds the pixels from it.
 
 use crate::oracle::{Content, ImageSpec};
 use proptest::prelude::*;

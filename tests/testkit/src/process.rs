@@ -1,9 +1,10 @@
-//! Tests that run again in a process of their own: it finds another environment, or nothing else runs in it.
+//! Tests that run again in a process of their own: it finds another environment, or nothing else
+//! runs in it.
 
 use std::process::Command;
 
-/// Makes the command that runs one test of this program again and nothing else. The test is named by its whole path:
-/// `concat!(module_path!(), "::name")`.
+/// Makes the command that runs one test of this program again and nothing else. The test is named
+/// by its whole path: `concat!(module_path!(), "::name")`.
 pub fn again(test: &str) -> Command {
     let (_, name) = test.split_once("::").expect("the path of a test begins with its crate");
     let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
@@ -11,8 +12,8 @@ pub fn again(test: &str) -> Command {
     command
 }
 
-/// Returns whether the test has this process to itself. If it has not, runs it again in a process that it has to
-/// itself, and checks that it passes there.
+/// Returns whether the test has this process to itself. If it has not, runs it again in a process
+/// that it has to itself, and checks that it passes there.
 #[track_caller]
 pub fn own_process(test: &str) -> bool {
     const MARK: &str = "THALWEG_TEST_OWN_PROCESS";

@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 
 use jpeg_encoder::{ColorType, Encoder};
 use thalweg::{AnyStream, Device, Error, Result, beside_captures};
-use thalweg_loader::{Decode, Loader, Options, Source, Upload, read_photo};
+use thalweg_loader::{DecodeBackend, Loader, LoaderOptions, Source, UploadMode, read_photo};
 
 /// The threads that run code of this library, which are some of the loader's and that of the
 /// consumer, go back to CUDA's mode "global". Then captures must fail.
@@ -32,8 +32,8 @@ struct Shared {
 
 /// Gives this thread CUDA's mode "global", as a thread has that never asked for another.
 fn go_global(gpu: Device) -> Result<()> {
-    // SAFETY: The driver is loaded already, because the device is a GPU. The function has this type in
-    // `cuda.h`, and 0 is the mode "global".
+    // SAFETY: The driver is loaded already, because the device is a GPU. The function has this type
+    // in `cuda.h`, and 0 is the mode "global".
     let exchange = || unsafe {
         let driver = libloading::Library::new("libcuda.so.1").expect("the driver is there");
         let exchange = driver
@@ -49,20 +49,20 @@ fn go_global(gpu: Device) -> Result<()> {
 /// others free theirs, so the loader allocates all the time.
 fn consume(device: Device, folder: &Path, flags: c_uint, shared: &Shared) -> Result<()> {
     let global = flags & GLOBAL != 0;
-    let source = Source::folder(folder, &["jpg"], move |path, canvas| {
+    let source = Source::folder(folder, &["jpg"], move |path, sink| {
         if global {
             go_global(device)?;
         }
-        read_photo(path, canvas)
+        read_photo(path, sink)
     })?;
-    let options = Options {
-        batch: 8,
+    let options = LoaderOptions {
+        batch_size: 8,
         prefetch: 3,
-        threads: 4,
+        decode_threads: 4,
         shuffle: Some(1),
-        upload: Upload::Streams,
-        decode: Decode::Device,
-        ..Options::default()
+        upload: UploadMode::Streams,
+        decode: DecodeBackend::Device,
+        ..LoaderOptions::default()
     };
     let mut loader = Loader::new(device, source, options)?;
     let stream = AnyStream::new(device)?;
@@ -129,16 +129,16 @@ pub unsafe extern "C" fn write_photos(folder: *const c_char, count: c_uint) -> c
     unsafe { with(folder, write) }.is_none().into()
 }
 
-/// Starts a loader of the JPEG files of a folder on a device (`cuda:0`, `cpu`), and a thread that takes
-/// its batches for ever. Returns null if that fails. `flags` is a sum of 1 and 2: see [`GLOBAL`] and
-/// [`PINNED`].
+/// Starts a loader of the JPEG files of a folder on a device (`cuda:0`, `cpu`), and a thread that
+/// takes its batches for ever. Returns null if that fails. `flags` is a sum of 1 and 2: see
+/// [`GLOBAL`] and [`PINNED`].
 ///
 /// # Safety
 /// `folder` and `device` are NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn start_loader(folder: *const c_char, device: *const c_char, flags: c_uint) -> *mut Running {
     // SAFETY: The caller passes such texts.
-    let device = unsafe { with(device, |spec| Ok(Device::from_spec(spec)?.0)) };
+    let device = unsafe { with(device, |spec| Ok(Device::open(spec)?.0)) };
     let start = |folder: &str| {
         let device = device.ok_or("there is no device")?;
         let shared = Arc::new(Shared::default());

@@ -1,24 +1,27 @@
-//! A step of a stack of MLPs on several ranks, as `benches/peers/torch_ddp.py` has it: layer norm, a linear layer to four
-//! times the width, GELU by tanh, a linear layer back, and the residual; the loss is the mean of squares; AdamW.
+//! A step of a stack of MLPs on several ranks, as `benches/peers/torch_ddp.py` has it: layer norm,
+//! a linear layer to four times the width, GELU by tanh, a linear layer back, and the residual; the
+//! loss is the mean of squares; AdamW.
 //!
 //! ```text
 //! cargo bench -p thalweg-train --bench mlp --no-run        # says where the binary is
 //! thalweg launch -n 2 -- BINARY --bench [WIDTH LAYERS TOKENS]
 //! ```
 //!
-//! Activations, gradients and operands of products are `bf16`, as there. The residual stream, the moments and the weights
-//! that the optimiser keeps are `f32` here, and `bf16` there. It measures a step without other ranks, with one reduction
-//! behind the backward pass, and with buckets of several sizes (`MLP_BUCKETS`, in MiB). What a step takes longer than the
-//! one without other ranks is exposed communication.
+//! Activations, gradients and operands of products are `bf16`, as there. The residual stream, the
+//! moments and the weights that the optimizer keeps are `f32` here, and `bf16` there. It measures a
+//! step without other ranks, with one reduction behind the backward pass, and with buckets of
+//! several sizes (`MLP_BUCKETS`, in MiB). What a step takes longer than the one without other ranks
+//! is exposed communication.
 //!
-//! `MLP_PRODUCTS=cublaslt` has cuBLASLt compute the products, and `THALWEG_COLLECTIVE_CTAS` says how many multiprocessors
-//! NCCL may take. `MLP_REFERENCE` names a folder with weights, inputs
-//! and losses that the script wrote (`--reference`). Then the losses of the first steps are compared.
+//! `MLP_PRODUCTS=cublaslt` has cuBLASLt compute the products, and `THALWEG_COLLECTIVE_CTAS` says
+//! how many multiprocessors NCCL may take. `MLP_REFERENCE` names a folder with weights, inputs and
+//! losses that the script wrote (`--reference`). Then the losses of the first steps are compared.
 //!
-//! `MLP_TRANSPORT=peer,nccl` runs the ranks as two threads of one process, without a launcher, and lists who reduces: peer
-//! copies, NCCL or the host, each perhaps with the KiB of a piece and the blocks of its kernels, as in `peer:4096:16` or `nccl::8`. Steps
-//! without other ranks and with them take turns (`MLP_PAIRS` of them), and sums by themselves are measured before. `MLP_ONLY=sums` or `steps`
-//! does one of both.
+//! `MLP_TRANSPORT=peer,nccl` runs the ranks as two threads of one process, without a launcher, and
+//! lists who reduces: peer copies, NCCL or the host, each perhaps with the KiB of a piece and the
+//! blocks of its kernels, as in `peer:4096:16` or `nccl::8`. Steps without other ranks and with
+//! them take turns (`MLP_PAIRS` of them), and sums by themselves are measured before.
+//! `MLP_ONLY=sums` or `steps` does one of both.
 
 mod threads;
 
@@ -28,7 +31,7 @@ use std::time::Instant;
 
 use thalweg::simt::bf16;
 use thalweg::{DeviceBuffer, DeviceKind, LiveBrand, On, Stream, stream_tags};
-use thalweg_collective::{BucketSizes, Comm, Gradients, Mean, Options, Sum, World};
+use thalweg_collective::{BucketSizes, Comm, Gradients, Mean, Sum, World, WorldOptions};
 use thalweg_cublaslt::CublasLt;
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
 use thalweg_kernels::train::{
@@ -103,8 +106,8 @@ struct Model<S: LiveBrand> {
     first: F32<S>,
     second: F32<S>,
     settings: F32<S>,
-    /// The residual stream before each layer and behind the last one. The latter is the gradient of the loss up to a
-    /// factor, so the backward pass makes it the gradient before each layer.
+    /// The residual stream before each layer and behind the last one. The latter is the gradient of
+    /// the loss up to a factor, so the backward pass makes it the gradient before each layer.
     x: Vec<F32<S>>,
     stats: Vec<F32<S>>,
     normed: Vec<B16<S>>,
@@ -216,7 +219,8 @@ impl<S: LiveBrand> Model<S> {
         let root = 1.0 / (1.0 - b2.powi(self.steps)).sqrt();
         let (decay, [f1, f2]) = ((1.0 - RATE * DECAY) as f32, BETAS.map(|b| b as f32));
         settings(&s, decay, rate as f32, root as f32, f1, f2, 1e-8, &mut self.settings)?;
-        // The gradient of the loss is 2 x / (n d). The pass carries x, and the optimiser multiplies.
+        // The gradient of the loss is 2 x / (n d). The pass carries x, and the optimizer
+        // multiplies.
         s.fill(self.settings.slice_mut(6..7)?, 2.0 / (n * d) as f32)?;
         self.forward()?;
 
@@ -236,7 +240,7 @@ impl<S: LiveBrand> Model<S> {
             let dy = Matrix::new(&self.dy, n, d);
             let activated = Matrix::new(&self.activated[k], n, 4 * d);
             self.products.matmul(&s, dy.transposed(), activated, &none, MatrixMut::new(&mut gb, d, 4 * d))?;
-            pass.put(gb)?;
+            pass.mark_ready(gb)?;
             let weight = Matrix::new(self.rounded.slice(shape.place(k, 2))?, d, 4 * d);
             self.products.matmul(&s, dy, weight, &none, MatrixMut::new(&mut self.dhidden, n, 4 * d))?;
             let wide = [n as u32, 4 * d as u32];
@@ -245,7 +249,7 @@ impl<S: LiveBrand> Model<S> {
             let dh = Matrix::new(&self.dhidden, n, 4 * d);
             let normed = Matrix::new(&self.normed[k], n, d);
             self.products.matmul(&s, dh.transposed(), normed, &none, MatrixMut::new(&mut ga, 4 * d, d))?;
-            pass.put(ga)?;
+            pass.mark_ready(ga)?;
             let weight = Matrix::new(self.rounded.slice(shape.place(k, 1))?, 4 * d, d);
             self.products.matmul(&s, dh, weight, &Epilogue::default(), MatrixMut::new(&mut self.dn, n, d))?;
             let (norm_weight, norm_bias) = norms.split_at_mut(d)?;
@@ -254,7 +258,7 @@ impl<S: LiveBrand> Model<S> {
             let weight = self.weights.slice(shape.place(k, 0))?.slice(..d)?;
             norm_backward(&s, narrow[0], narrow[1], true, &self.dn, x, stats, weight, dx)?;
             round(&s, &self.vectors, &mut gv)?;
-            pass.put(gv)?;
+            pass.mark_ready(gv)?;
         }
         let Self { weights, rounded, first, second, settings, .. } = self;
         self.gradients = Some(pass.finish(|range, means| -> Result<()> {
@@ -272,8 +276,8 @@ impl<S: LiveBrand> Model<S> {
     }
 }
 
-/// The median of the times of several steps, in ms, after three that do not count. All ranks begin a step together, and
-/// each is waited for, as the script does.
+/// The median of the times of several steps, in ms, after three that do not count. All ranks begin
+/// a step together, and each is waited for, as the script does.
 fn median<C: LiveBrand>(
     together: &mut Comm<C>,
     steps: usize,
@@ -302,7 +306,8 @@ fn numbers(n: usize, seed: u64) -> Vec<f32> {
     (0..n as u64).map(|i| ((mix(mix(i) >> 20) >> 40) as f32) / (1u64 << 23) as f32 - 1.0).collect()
 }
 
-/// Draws weights as PyTorch does: uniform in the linear layers, up to one over the root of the inputs.
+/// Draws weights as PyTorch does: uniform in the linear layers, up to one over the root of the
+/// inputs.
 fn drawn(shape: Shape) -> Vec<f32> {
     let d = shape.width;
     let mut weights = numbers(shape.all(), 1);
@@ -370,7 +375,7 @@ fn main() -> Result<()> {
         _ => None,
     };
     let by = library.map_or("linear::matmul".to_owned(), |library| format!("cuBLASLt {}", library.version()));
-    let settings = Options::from_env()?;
+    let settings = WorldOptions::from_env()?;
     say(format!("{size} ranks, {device}, {:?}, products by {by}, CTAs {:?}", comm.backend(), settings.ctas));
     let wait = || compute.synchronize();
     for [width, layers, tokens] in shapes {
@@ -383,7 +388,8 @@ fn main() -> Result<()> {
         let mut model = Model::new(compute, library, shape, &weights, &input)?;
         model.buckets(BucketSizes::default())?;
         if let Some(reference) = &reference {
-            // With the weights and the input of the script on every rank, the means are its gradients.
+            // With the weights and the input of the script on every rank, the means are its
+            // gradients.
             let mut worst = 0.0f64;
             let theirs = reference.losses(&name("losses"))?;
             for theirs in &theirs {
@@ -435,7 +441,7 @@ fn main() -> Result<()> {
         let weights = model.s.read_blocking(&model.rounded)?;
         let hash =
             weights.iter().fold(0u64, |hash, v| hash.rotate_left(5) ^ u64::from(v.to_bits()).wrapping_mul(0x9e37_79b9));
-        comm.compare("the weights", hash)?;
+        comm.verify_equal("the weights", hash)?;
     }
     comm.barrier()?;
     Ok(comm.synchronize()?)

@@ -1,7 +1,7 @@
 //! Ranks as threads of one process, so that peer copies and NCCL reduce in turns in one run.
 //!
-//! Each step with a reduction follows one without, and the table has the median of what it takes longer, with the quartiles.
-//! All ranks begin a step together, and the slowest one counts.
+//! Each step with a reduction follows one without, and the table has the median of what it takes
+//! longer, with the quartiles. All ranks begin a step together, and the slowest one counts.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,19 +10,20 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use thalweg::simt::bf16;
-use thalweg::{At, Device, DeviceKind, Rank, stream_tags};
-use thalweg_collective::{Backend, BucketSizes, Comm, Gradients, Mean, Options, Sum, World};
+use thalweg::{At, Device, DeviceKind, DeviceRank, stream_tags};
+use thalweg_collective::{Backend, BucketSizes, Comm, Gradients, Mean, Sum, World, WorldOptions};
 use thalweg_cublaslt::CublasLt;
 
 use super::{Error, Model, Result, Shape, drawn, listed, numbers};
 
 stream_tags!(Compute, Reduce, Alone);
 
-/// Who reduces: `peer`, `nccl` or `host`, then perhaps the KiB of a piece and the blocks, as in `peer:4096:16`.
+/// Who reduces: `peer`, `nccl` or `host`, then perhaps the KiB of a piece and the blocks, as in
+/// `peer:4096:16`.
 #[derive(Clone)]
 struct Transport {
     name: String,
-    options: Options,
+    options: WorldOptions,
 }
 
 impl FromStr for Transport {
@@ -35,7 +36,7 @@ impl FromStr for Transport {
             Some("host") => Backend::Host,
             _ => return Err(format!("`{text}` is none of peer, nccl and host").into()),
         };
-        let mut options = Options { backend, ..Options::from_env()? };
+        let mut options = WorldOptions { backend, ..WorldOptions::from_env()? };
         if let Some(kib) = words.next().filter(|kib| !kib.is_empty()) {
             options.piece = kib.parse::<usize>()? << 10;
         }
@@ -47,8 +48,8 @@ impl FromStr for Transport {
     }
 }
 
-/// A line at which all threads begin, and where they compare their times. Threads spin there, because one that sleeps
-/// begins late.
+/// A line at which all threads begin, and where they compare their times. Threads spin there,
+/// because one that sleeps begins late.
 struct Line {
     came: AtomicUsize,
     times: Vec<AtomicU64>,
@@ -99,9 +100,9 @@ impl fmt::Display for Spread {
     }
 }
 
-/// What a thread measures with.
+/// The means of a thread to measure.
 struct Bench<'r, 'l> {
-    rank: Rank<'r>,
+    rank: DeviceRank<'r>,
     line: &'l Line,
     comms: Vec<(String, Comm<At<'r, Reduce>>)>,
     pairs: usize,
@@ -124,7 +125,8 @@ impl Bench<'_, '_> {
         Ok(self.line.longest(self.rank.index(), start.elapsed().as_secs_f64() * 1e3))
     }
 
-    /// Sums by themselves, one after another on the communicator's stream and as buckets of a pass that computes nothing.
+    /// Sums by themselves, one after another on the communicator's stream and as buckets of a pass
+    /// that computes nothing.
     fn alone(&mut self) -> Result<()> {
         let (compute, reduce) = (self.rank.stream::<Compute>()?, self.rank.stream::<Reduce>()?);
         let (size, gpu) = (self.rank.size(), self.rank.device().kind() == DeviceKind::Cuda);
@@ -145,7 +147,7 @@ impl Bench<'_, '_> {
                         self.timed(wait, || (0..calls).try_for_each(|_| Ok(comm.all_reduce_in_place(Sum, &mut x)?)))?;
                     let buckets = self.timed(wait, || {
                         let (mut backward, grads) = comm.backward(Mean, pass.take().ok_or("no gradients")?)?;
-                        grads.into_iter().rev().try_for_each(|grad| backward.put(grad))?;
+                        grads.into_iter().rev().try_for_each(|grad| backward.mark_ready(grad))?;
                         pass = Some(backward.finish(|_, _| Ok::<_, thalweg_collective::Error>(()))?);
                         Ok(())
                     })?;
@@ -202,7 +204,8 @@ impl Bench<'_, '_> {
                 self.say(&format!("| {name} | {mib} ({count}) | {alone} | {with} | {longer} |"));
             }
         }
-        // The steps alone took the models apart. From the same weights on, all ranks keep the same bits, in every run.
+        // The steps alone took the models apart. From the same weights on, all ranks keep the same
+        // bits, in every run.
         drop(model);
         let mut comms = std::mem::take(&mut self.comms);
         for (name, comm) in &mut comms {
@@ -215,7 +218,7 @@ impl Bench<'_, '_> {
                 let mixed =
                     |hash: u64, v: &bf16| hash.rotate_left(5) ^ u64::from(v.to_bits()).wrapping_mul(0x9e37_79b9);
                 hashes.push(rounded.iter().fold(0, mixed));
-                comm.compare("the weights", hashes[hashes.len() - 1])?;
+                comm.verify_equal("the weights", hashes[hashes.len() - 1])?;
             }
             let again = if hashes[0] == hashes[1] { "the same" } else { "OTHER" };
             self.say(&format!("{name}: three steps give the same bits on all ranks, and {again} bits in a second run"));
@@ -249,7 +252,7 @@ pub(super) fn run(transports: &str, given: &[usize]) -> Result<()> {
         Mutex::new(World::local(size, transport.options).into_iter().map(Some).collect::<Vec<_>>())
     };
     let worlds: Vec<Mutex<Vec<Option<World>>>> = transports.iter().map(worlds).collect();
-    let measure = |rank: Rank<'_>| -> Result<()> {
+    let measure = |rank: DeviceRank<'_>| -> Result<()> {
         let mut comms = Vec::new();
         for (transport, worlds) in transports.iter().zip(&worlds) {
             let world = worlds.lock().map_err(|why| why.to_string())?[rank.index()].take().ok_or("taken twice")?;
@@ -274,7 +277,7 @@ pub(super) fn run(transports: &str, given: &[usize]) -> Result<()> {
         line.meet();
         Ok(())
     };
-    thalweg::ranks(&devices, |rank| {
+    thalweg::for_each_device(&devices, |rank| {
         if let Err(why) = measure(rank) {
             // The other threads spin at the line.
             eprintln!("rank {}: {why}", rank.index());

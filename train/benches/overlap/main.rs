@@ -4,17 +4,18 @@
 //! cargo bench -p thalweg-train --bench overlap [-- NAME...] [--batch 8,32,128] [--cublaslt]
 //! ```
 //!
-//! - `encoder_decoder`: a frozen encoder of the shape of ViT-B (bf16, 224 x 224) and a model of 4 blocks.
-//!   Call by call on one stream, as graphs on one stream, and as graphs on two streams.
-//! - `micro_batches`: a batch in 4 parts, on one stream and on two. The model has 6 blocks of width 768
-//!   and sequences of 196 tokens.
-//! - `augment_train`: 64 images a batch, augmented to 224 x 224, and a model of 1 block of width 128 over patches.
-//!   The side of the images is searched so that the upload takes as long as the rest.
-//! - `texture_prefetch`: 16 photographs of 1080p a batch. The budget of tokens and the number of blocks are
-//!   searched so that the upload takes as long as the rest.
+//! - `encoder_decoder`: a frozen encoder of the shape of ViT-B (bf16, 224 x 224) and a model of 4
+//!   blocks. Call by call on one stream, as graphs on one stream, and as graphs on two streams.
+//! - `micro_batches`: a batch in 4 parts, on one stream and on two. The model has 6 blocks of width
+//!   768 and sequences of 196 tokens.
+//! - `augment_train`: 64 images a batch, augmented to 224 x 224, and a model of 1 block of width
+//!   128 over patches. The side of the images is searched so that the upload takes as long as the
+//!   rest.
+//! - `texture_prefetch`: 16 photographs of 1080p a batch. The budget of tokens and the number of
+//!   blocks are searched so that the upload takes as long as the rest.
 //!
-//! Each number is the median of five runs, after one run that is not timed. The CPU device takes small
-//! shapes, which check that the benchmark works.
+//! Each number is the median of five runs, after one run that is not timed. The CPU device takes
+//! small shapes, which check that the benchmark works.
 
 mod photographs;
 #[path = "../../examples/support/mod.rs"]
@@ -26,7 +27,10 @@ use std::time::Instant;
 use thalweg::simt::bf16;
 use thalweg::{LiveBrand, Stream, Timeline, stream_tags};
 use thalweg_train::overlap::{Encoded, EncodedOn, encoder_decoder, micro_batches};
-use thalweg_train::{Batch, Config, EncoderConfig, Gelu, ImageEncoder, Pool, Products, Result, TokenTransformer};
+use thalweg_train::{
+    EncoderConfig, Gelu, ImageEncoder, MatmulBackend, Pooling, Result, TokenBatch, TokenTransformer,
+    TokenTransformerConfig,
+};
 
 stream_tags!(First, Second, Third);
 
@@ -48,10 +52,10 @@ fn rate(steps: usize, mut run: impl FnMut(usize) -> Result<()>) -> Result<f64> {
 
 /// The shapes of a benchmark.
 struct Shapes {
-    products: Products,
+    products: MatmulBackend,
     encoder: EncoderConfig,
-    head: Config,
-    deep: Config,
+    head: TokenTransformerConfig,
+    deep: TokenTransformerConfig,
     tokens: usize,
     steps: usize,
 }
@@ -67,23 +71,31 @@ fn encode_and_train<A: LiveBrand, B: LiveBrand>(
 ) -> Result<Vec<Vec<f64>>> {
     let mut encoder = ImageEncoder::<_, bf16>::new(first, shapes.encoder, 1)?;
     let mut model = TokenTransformer::<_, bf16>::new(second, shapes.head, 2)?;
-    encoder.set_products(shapes.products);
-    model.set_products(shapes.products);
-    let size = shapes.encoder.size;
+    encoder.set_matmul_backend(shapes.products);
+    model.set_matmul_backend(shapes.products);
+    let size = shapes.encoder.image_size;
     let mut measure = |images: usize, graphs| {
         encoder.enable_graphs(graphs);
         model.enable_graphs(graphs);
         let mut slots = (0..count).map(|_| Encoded::new(&encoder, images)).collect::<Result<VecDeque<_>>>()?;
         let sets = (0..4).map(|n| first.upload_blocking(&support::numbers(images * 3 * size * size, n)));
         let sets = sets.collect::<thalweg::Result<Vec<_>>>()?;
-        let labels: Vec<i32> = (0..images).map(|i| (i % shapes.head.classes) as i32).collect();
+        let labels: Vec<i32> = (0..images).map(|i| (i % shapes.head.num_classes) as i32).collect();
         let labels = first.upload_blocking(&labels)?;
         rate(shapes.steps, |steps| {
             let input = |s: &Stream<A>, n: usize, batch: &mut EncodedOn<A>| {
                 s.copy(&sets[n % 4], &mut batch.pixels)?;
                 Ok(s.copy(&labels, &mut batch.labels)?)
             };
-            encoder_decoder(&mut encoder, &mut model, &mut slots, 0..steps, input, |_, _| Ok(()), &Timeline::off())?;
+            encoder_decoder(
+                &mut encoder,
+                &mut model,
+                &mut slots,
+                0..steps,
+                input,
+                |_, _| Ok(()),
+                &Timeline::disabled(),
+            )?;
             first.synchronize()?;
             Ok(second.synchronize()?)
         })
@@ -100,17 +112,17 @@ fn accumulate<A: LiveBrand, B: LiveBrand>(
     slots: usize,
 ) -> Result<Vec<f64>> {
     let mut model = TokenTransformer::<_, bf16>::new(second, shapes.deep, 2)?;
-    model.set_products(shapes.products);
+    model.set_matmul_backend(shapes.products);
     let mut measure = |sequences: usize| {
         let part = sequences.div_ceil(4);
         let rows = part * shapes.tokens;
-        let (tokens, position) = (support::numbers(rows * shapes.deep.inputs, 1), support::numbers(2 * rows, 2));
+        let (tokens, position) = (support::numbers(rows * shapes.deep.input_dim, 1), support::numbers(2 * rows, 2));
         let cu_seqlens: Vec<i32> = (0..=part).map(|i| (i * shapes.tokens) as i32).collect();
-        let labels: Vec<i32> = (0..part).map(|i| (i % shapes.deep.classes) as i32).collect();
-        let batch = Batch { tokens: &tokens, position: &position, cu_seqlens: &cu_seqlens, labels: &labels };
+        let labels: Vec<i32> = (0..part).map(|i| (i % shapes.deep.num_classes) as i32).collect();
+        let batch = TokenBatch { tokens: &tokens, position: &position, cu_seqlens: &cu_seqlens, labels: &labels };
         rate(shapes.steps, |steps| {
             for _ in 0..steps {
-                micro_batches(first, &mut model, slots, &[batch; 4], &Timeline::off())?;
+                micro_batches(first, &mut model, slots, &[batch; 4], &Timeline::disabled())?;
             }
             Ok(second.synchronize()?)
         })
@@ -135,21 +147,33 @@ fn main() -> Result<()> {
         support::sized(device, ([224, 16, 768, 12, 12], 24), ([32, 8, 16, 2, 2], 3));
     let cublaslt = given.iter().any(|word| word == "--cublaslt");
     let shapes = Shapes {
-        products: if cublaslt { Products::cublaslt(device)? } else { Products::default() },
+        products: if cublaslt { MatmulBackend::cublaslt(device)? } else { MatmulBackend::default() },
         encoder: EncoderConfig {
-            size,
-            patch,
+            image_size: size,
+            patch_size: patch,
             class_token: false,
-            width,
-            heads,
+            embed_dim: width,
+            num_heads: heads,
             depth,
-            classes: 0,
-            eps: 1e-6,
+            num_classes: 0,
+            norm_eps: 1e-6,
             gelu: Gelu::Tanh,
-            pool: Pool::Mean,
+            pooling: Pooling::Mean,
         },
-        head: Config { inputs: width, width, heads, depth: 4, classes: 1000, ..Config::default() },
-        deep: Config { width, heads, depth: depth / 2, ..Config::default() },
+        head: TokenTransformerConfig {
+            input_dim: width,
+            embed_dim: width,
+            num_heads: heads,
+            depth: 4,
+            num_classes: 1000,
+            ..TokenTransformerConfig::default()
+        },
+        deep: TokenTransformerConfig {
+            embed_dim: width,
+            num_heads: heads,
+            depth: depth / 2,
+            ..TokenTransformerConfig::default()
+        },
         tokens: (size / patch).pow(2),
         steps,
     };

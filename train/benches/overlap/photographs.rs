@@ -1,5 +1,6 @@
-//! The patterns that begin with images in page-locked memory. Their floor is the longer one of two: the
-//! upload alone, and all that follows it alone. A shape is searched for which both are about as long.
+//! The patterns that begin with images in page-locked memory. Their floor is the longer one of two:
+//! the upload alone, and all that follows it alone. A shape is searched for which both are about as
+//! long.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -8,9 +9,9 @@ use thalweg::simt::bf16;
 use thalweg::{Device, DeviceSlice, LiveBrand, On, PinnedBuffer, Stream, Timeline};
 use thalweg_kernels::train::patches;
 use thalweg_train::overlap::{Augmented, AugmentedOn, Photographs, PhotographsOn, augment_train, texture_prefetch};
-use thalweg_train::{Config, DeviceBatch, Result, TokenTransformer};
-use thalweg_vision::augment::{Augmentation, Sample};
-use thalweg_vision::{PLANES, Params, Pipeline};
+use thalweg_train::{DeviceBatch, Result, TokenTransformer, TokenTransformerConfig};
+use thalweg_vision::augment::{AugmentInput, Augmentation};
+use thalweg_vision::{PLANES, Pipeline, TokenParams};
 
 use crate::support;
 
@@ -68,13 +69,19 @@ fn augment<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     let slots = (0..3).map(|_| Augmented::<f32>::new(up, &augmentation, images * bytes, size as u32, images));
     let mut slots = slots.collect::<Result<VecDeque<_>>>()?;
     let heads = (width / 64).max(1);
-    let config = Config { inputs: 3 * patch * patch, width, heads, depth, ..Config::default() };
+    let config = TokenTransformerConfig {
+        input_dim: 3 * patch * patch,
+        embed_dim: width,
+        num_heads: heads,
+        depth,
+        ..TokenTransformerConfig::default()
+    };
     let mut model = TokenTransformer::<_, bf16>::new(train, config, 1)?;
     let pixels = pixels(up, images * bytes, uploads)?;
     let count = (size / patch).pow(2);
     let ends: Vec<i32> = (0..=images).map(|i| (i * count) as i32).collect();
     let (position, cu_seqlens) = (train.alloc_zeroed(2 * images * count)?, train.upload_blocking(&ends)?);
-    let mut tokens = train.alloc::<f32>(images * count * config.inputs)?;
+    let mut tokens = train.alloc::<f32>(images * count * config.input_dim)?;
     each(items, |items| {
         let input = |s: &Stream<U>, n: usize, batch: &mut AugmentedOn<U, f32>| {
             if let Some(pixels) = &pixels {
@@ -83,7 +90,7 @@ fn augment<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
             let (height, width) = (side as u32, side as u32);
             let sample = |i: usize| {
                 let parameters = augmentation.parameters(7, 0, (n * images + i) as u64, width, height)?;
-                Ok(Sample { start: i * bytes, height, width, parameters })
+                Ok(AugmentInput { start: i * bytes, height, width, parameters })
             };
             let samples = (0..images).map(sample).collect::<thalweg::Result<Vec<_>>>()?;
             Ok(batch.augmenter.prepare(s, &samples)?)
@@ -94,7 +101,7 @@ fn augment<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
             model.step_on(&DeviceBatch { tokens: &tokens, position, cu_seqlens, labels, padded: false })?;
             Ok(())
         };
-        augment_train((up, middle, train), &mut slots, 0..items, input, learn, &Timeline::off())?;
+        augment_train((up, middle, train), &mut slots, 0..items, input, learn, &Timeline::disabled())?;
         Ok(train.synchronize()?)
     })
 }
@@ -103,14 +110,20 @@ fn augment<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
 fn textures<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     (up, middle, train): (&Stream<U>, &Stream<A>, &Stream<B>),
     (images, size): (usize, [u32; 2]),
-    (params, width, depth): (&Params, usize, usize),
+    (params, width, depth): (&TokenParams, usize, usize),
     items: usize,
     uploads: bool,
 ) -> Result<f64> {
     let pipeline = Pipeline::new(up.device(), params.clone())?;
     let sizes = vec![size; images];
     let mut slots = (0..3).map(|_| Photographs::new(up, &pipeline, &sizes)).collect::<Result<VecDeque<_>>>()?;
-    let config = Config { inputs: PLANES, width, heads: (width / 64).max(1), depth, ..Config::default() };
+    let config = TokenTransformerConfig {
+        input_dim: PLANES,
+        embed_dim: width,
+        num_heads: (width / 64).max(1),
+        depth,
+        ..TokenTransformerConfig::default()
+    };
     let mut model = TokenTransformer::<_, bf16>::new(train, config, 1)?;
     let pixels = pixels(up, images * 3 * (size[0] * size[1]) as usize, uploads)?;
     each(items, |items| {
@@ -118,7 +131,7 @@ fn textures<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
             Some(pixels) => Ok(s.copy_to_device(pixels, &mut batch.rgb)?),
             None => Ok(()),
         };
-        texture_prefetch((up, middle), &mut model, &mut slots, 0..items, input, |_, _| Ok(()), &Timeline::off())?;
+        texture_prefetch((up, middle), &mut model, &mut slots, 0..items, input, |_, _| Ok(()), &Timeline::disabled())?;
         Ok(train.synchronize()?)
     })
 }
@@ -154,7 +167,7 @@ pub(crate) fn photographs<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     let alone = (streams.2, streams.2, streams.2);
     let mut chosen = None;
     for budget in support::sized(device, [1024, 256, 64], [64, 32, 16]) {
-        let params = Params { budget, sides: 2..=8, ..Params::default() };
+        let params = TokenParams { budget, sides: 2..=8, ..TokenParams::default() };
         let rest = |depth| textures(alone, (images, size), (&params, width, depth), items, false);
         let [one, three] = [rest(1)?, rest(3)?];
         let block = ((three - one) / 2.0).max(1e-9);

@@ -6,7 +6,7 @@ use std::process::exit;
 use std::time::{Duration, Instant};
 
 use thalweg::{Device, DeviceKind, Timeline};
-use thalweg_train::{Products, Result, Tensors};
+use thalweg_train::{MatmulBackend, Result, Tensors};
 
 /// The command line of an example.
 pub struct Arguments {
@@ -77,12 +77,13 @@ impl Arguments {
         self.slots.unwrap_or(default)
     }
 
-    /// Calls `work` as often as `--runs` says, and returns the median time and the last value. Only the last call
-    /// records a timeline. It costs some time, so it counts only if there is no other.
+    /// Calls `work` as often as `--runs` says, and returns the median time and the last value. Only
+    /// the last call records a timeline. It costs some time, so it counts only if there is no
+    /// other.
     pub fn timed<T>(&self, timeline: &Timeline, mut work: impl FnMut(&Timeline) -> Result<T>) -> Result<(Duration, T)> {
         let mut times = vec![];
         for _ in 1..self.runs {
-            times.push(timed(|| work(&Timeline::off()))?.0);
+            times.push(timed(|| work(&Timeline::disabled()))?.0);
         }
         let (time, value) = timed(|| work(timeline))?;
         if times.is_empty() {
@@ -93,13 +94,13 @@ impl Arguments {
     }
 
     /// Returns what computes the products of the models.
-    pub fn products(&self, device: Device) -> Result<Products> {
-        if self.cublaslt { Products::cublaslt(device) } else { Ok(Products::default()) }
+    pub fn products(&self, device: Device) -> Result<MatmulBackend> {
+        if self.cublaslt { MatmulBackend::cublaslt(device) } else { Ok(MatmulBackend::default()) }
     }
 
     /// Makes a timeline, which records only if `--timeline` was given.
     pub fn timeline(&self, device: Device) -> Result<Timeline> {
-        Ok(if self.timeline.is_some() { Timeline::new(device)? } else { Timeline::off() })
+        Ok(if self.timeline.is_some() { Timeline::new(device)? } else { Timeline::disabled() })
     }
 
     /// Saves the timeline if `--timeline` was given, and prints its metrics.

@@ -10,16 +10,16 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use thalweg::overlap::stages;
-use thalweg::{Activity, DeviceBuffer, DeviceSlice, Event, LiveBrand, Plain, Resource, Stream, Timeline};
+use thalweg::{Activity, DeviceBuffer, DeviceCopy, DeviceSlice, Event, LiveBrand, Resource, Stream, Timeline};
 use thalweg_vision::augment::{Augmentation, Augmenter, Output};
 
 use crate::error::{Error, Result};
 
-/// A slot of [`augment_train`](fn@augment_train): a batch of images on its way. `T` is the type of the
-/// augmented images, `f32` or [`bf16`](thalweg::simt::bf16). On a stream the slot has the form
+/// A slot of [`augment_train`](fn@augment_train): a batch of images on its way. `T` is the type of
+/// the augmented images, `f32` or [`bf16`](thalweg::simt::bf16). On a stream the slot has the form
 /// [`AugmentedOn<S, T>`](AugmentedOn).
 #[derive(Debug, Resource)]
-pub struct Augmented<T: Output + Plain> {
+pub struct Augmented<T: Output + DeviceCopy> {
     /// The pixels, interleaved RGB. The samples say where each image lies.
     pub rgb: DeviceBuffer<u8>,
     /// The class of each image.
@@ -30,9 +30,9 @@ pub struct Augmented<T: Output + Plain> {
     images: DeviceBuffer<T>,
 }
 
-impl<T: Output + Plain> Augmented<T> {
-    /// Makes a slot for batches of `images` images, which have at most `bytes` bytes of pixels together and
-    /// become `size` x `size` pixels each. The host waits for nothing.
+impl<T: Output + DeviceCopy> Augmented<T> {
+    /// Makes a slot for batches of `images` images, which have at most `bytes` bytes of pixels
+    /// together and become `size` x `size` pixels each. The host waits for nothing.
     ///
     /// # Errors
     /// An option of the augmentation is out of its range, there is no memory, or the device failed.
@@ -55,17 +55,19 @@ impl<T: Output + Plain> Augmented<T> {
 
 /// Augments batch after batch and trains on the results, and returns when all work is enqueued.
 ///
-/// `input` enqueues, on the stream `upload`, what fills [`Augmented::rgb`] and [`Augmented::labels`] of an
-/// item, and prepares [`Augmented::augmenter`] with as many samples as the slot has labels. The stream
-/// `augment` makes the images, [B, 3, S, S]. `train` enqueues, on the third stream, what learns from the
-/// images and their labels. Three slots keep three streams busy.
+/// `input` enqueues, on the stream `upload`, what fills [`Augmented::rgb`] and
+/// [`Augmented::labels`] of an item, and prepares [`Augmented::augmenter`] with as many samples as
+/// the slot has labels. The stream `augment` makes the images, [B, 3, S, S]. `train` enqueues, on
+/// the third stream, what learns from the images and their labels. Three slots keep three streams
+/// busy.
 ///
-/// What happens to an image depends on its parameters alone, so the results are those of one stream, bit
-/// for bit. The host waits for nothing except in the closures, and allocates nothing after the first items.
+/// What happens to an image depends on its parameters alone, so the results are those of one
+/// stream, bit for bit. The host waits for nothing except in the closures, and allocates nothing
+/// after the first items.
 ///
 /// # Errors
-/// There are no slots, the samples are not as many as the labels, there is no memory, the device failed, or
-/// a closure returned an error. Items before the one that failed are trained on.
+/// There are no slots, the samples are not as many as the labels, there is no memory, the device
+/// failed, or a closure returned an error. Items before the one that failed are trained on.
 ///
 /// ```
 /// use std::collections::VecDeque;
@@ -97,7 +99,7 @@ impl<T: Output + Plain> Augmented<T> {
 /// assert!(kept[0][0] < kept[5][0]);
 /// # Ok::<(), thalweg_train::Error>(())
 /// ```
-pub fn augment_train<U: LiveBrand, A: LiveBrand, B: LiveBrand, T: Output + Plain>(
+pub fn augment_train<U: LiveBrand, A: LiveBrand, B: LiveBrand, T: Output + DeviceCopy>(
     (upload, augment, train): (&Stream<U>, &Stream<A>, &Stream<B>),
     slots: &mut VecDeque<Event<Augmented<T>>>,
     items: Range<usize>,

@@ -5,9 +5,9 @@
 //! reduce                             | bucket 0 |  bucket 1  | bucket 2 |
 //! ```
 //!
-//! The gradients lie in buckets ([`Gradients`]). A bucket goes to the communicator's stream as soon as
-//! the backward pass has enqueued the last work on it. The types keep it from being used until its sum
-//! is there.
+//! The gradients lie in buckets ([`Gradients`]). A bucket goes to the communicator's stream as soon
+//! as the backward pass has enqueued the last work on it. The types keep it from being used until
+//! its sum is there.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -15,40 +15,41 @@ use std::ops::Range;
 use std::path::Path;
 
 use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Stream};
-use thalweg_collective::{Backward, BucketSizes, Comm, Grad, Gradients, Sum};
-use thalweg_kernels::train::columns;
+use thalweg_collective::{Backward, BucketGradient, BucketSizes, Comm, Gradients, Sum};
+use thalweg_kernels::train::sum_rows;
 
-use super::learner::Learner;
+use super::trainable::Trainable;
 use crate::error::{Error, Result};
 use crate::layers::Target;
-use crate::layout::Layout;
-use crate::model::{Batch, DeviceBatch, Extent, PassOn};
-use crate::optimiser::AdamW;
+use crate::layout::ParameterLayout;
+use crate::model::{DeviceBatch, Extent, PassOn, TokenBatch};
+use crate::optimizer::AdamW;
 use crate::precision::Precision;
 use crate::transformer::{Loss, TokenTransformer};
 
-/// The elements behind the gradients. The first is for the loss, the second for the number of sequences.
+/// The elements behind the gradients. The first is for the loss, the second for the number of
+/// sequences.
 const LOSS: usize = 8;
 
-/// A [`TokenTransformer`] that several ranks train together. Each has the model on its own device, with
-/// the same weights, and learns from its own part of each batch.
+/// A [`TokenTransformer`] that several ranks train together. Each has the model on its own device,
+/// with the same weights, and learns from its own part of each batch.
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
 /// use thalweg_collective::{BucketSizes, Options, ranks};
 /// use thalweg_train::overlap::DataParallel;
-/// use thalweg_train::{Batch, Config, Result, TokenTransformer};
+/// use thalweg_train::{TokenBatch, TokenTransformerConfig, Result, TokenTransformer};
 ///
 /// stream_tags!(Compute, Reduce);
 /// let devices = [Device::new_cpu()?, Device::new_cpu()?]; // or GPUs, or a process for each
 /// let losses = ranks(&devices, Options::default(), |rank, world| -> Result<Vec<f32>> {
 ///     let compute = rank.stream::<Compute>()?;
 ///     let comm = world.comm(rank.stream::<Reduce>()?)?;
-///     let config = Config { inputs: 3, width: 16, heads: 2, depth: 1, classes: 2, ..Config::default() };
+///     let config = TokenTransformerConfig { inputs: 3, width: 16, heads: 2, depth: 1, classes: 2, ..TokenTransformerConfig::default() };
 ///     let model = TokenTransformer::<_, f32>::new(&compute, config, 7)?;
 ///     let mut parallel = DataParallel::new(comm, model, BucketSizes::default())?;
 ///     let (tokens, labels) = ([0.0, 0.5, 1.0, 1.0, 0.5, 0.0], [rank.index() as i32]);
-///     let own = Batch { tokens: &tokens, position: &[0.0, 0.0, 0.5, 0.5], cu_seqlens: &[0, 2], labels: &labels };
+///     let own = TokenBatch { tokens: &tokens, position: &[0.0, 0.0, 0.5, 0.5], cu_seqlens: &[0, 2], labels: &labels };
 ///     let mut losses = Vec::new();
 ///     for _ in 0..3 {
 ///         losses.push(parallel.step(&[own], 2)?.get()?); // of the 2 sequences of both ranks
@@ -70,46 +71,48 @@ pub struct DataParallel<C: LiveBrand, S: LiveBrand, E: Precision> {
 }
 
 impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
-    /// Makes the ranks' models equal: all get weights, moments and the number of steps of rank 0. The
-    /// options of the optimiser must be the same already.
+    /// Makes the ranks' models equal: all get weights, moments and the number of steps of rank 0.
+    /// The options of the optimizer must be the same already.
     ///
     /// # Errors
-    /// [`Drift`](thalweg_collective::Error::Drift) if the models have different shapes; there is no memory;
-    /// or the ranks or the device have failed.
+    /// [`RanksDiffer`](thalweg_collective::Error::RanksDiffer) if the models have different shapes;
+    /// there is no memory; or the ranks or the device have failed.
     pub fn new(mut comm: Comm<C>, mut model: TokenTransformer<S, E>, sizes: BucketSizes) -> Result<Self> {
         let s = model.stream;
         let layout = &model.model.layout;
         // Heads, eps and the like are part of it: with others the ranks compute other gradients.
-        let shape = format!("{:?} {:?}", model.model.config, layout.places());
-        comm.compare("the shape of the model", hash(shape.bytes().map(u64::from)))?;
+        let shape = format!("{:?} {:?}", model.model.config, layout.slots());
+        comm.verify_equal("the shape of the model", hash(shape.bytes().map(u64::from)))?;
         let starts: Vec<usize> = starts(layout).collect();
         let mut lens: Vec<usize> = starts.windows(2).map(|w| w[1] - w[0]).collect();
         lens.push(LOSS);
         let gradients = Gradients::new(&s, &lens, sizes)?;
         let (parameters, moments) = model.state.as_mut().ok_or(Error::Lost)?;
         for x in [&mut parameters.wide, &mut moments.first, &mut moments.second] {
-            let there = s.hand(mem::replace(x, s.alloc(0)?), &comm.stream())?;
-            *x = comm.stream().hand(broadcast(&mut comm, there)?, &s)?;
+            let there = s.hand_off(mem::replace(x, s.alloc(0)?), &comm.stream())?;
+            *x = comm.stream().hand_off(broadcast(&mut comm, there)?, &s)?;
         }
         let c = comm.stream();
         let steps = broadcast(&mut comm, c.upload_blocking(&[model.steps])?)?;
-        model.steps = c.read_blocking(&steps).map_err(|error| comm.explain(error))?[0];
+        model.steps = c.read_blocking(&steps).map_err(|error| comm.failure_or(error))?[0];
         Ok(Self { comm, model, gradients: Some(gradients), starts })
     }
 
-    /// Enqueues a step on this rank's part of a batch, and returns at once. `batches` are this rank's
-    /// sequences. If there are several, their gradients are added first and then reduced once. If there are
-    /// none, the rank takes part with gradients of zero, as it must if the ranks do not have equally many
-    /// batches. `sequences` is the number of sequences of all ranks together, the same on every rank.
+    /// Enqueues a step on this rank's part of a batch, and returns at once. `batches` are this
+    /// rank's sequences. If there are several, their gradients are added first and then reduced
+    /// once. If there are none, the rank takes part with gradients of zero, as it must if the ranks
+    /// do not have equally many batches. `sequences` is the number of sequences of all ranks
+    /// together, the same on every rank.
     ///
-    /// The loss is the mean over all of them, the same on every rank. The update is that of one rank with
-    /// all sequences, up to the rounding of sums, and has the same bits on every rank.
+    /// The loss is the mean over all of them, the same on every rank. The update is that of one
+    /// rank with all sequences, up to the rounding of sums, and has the same bits on every rank.
     ///
     /// # Errors
-    /// A batch does not fit the model, the model is another one than at the start, there is no memory, or
-    /// the ranks or the device have failed. After a failure of the ranks, go on from a checkpoint. If
-    /// `sequences` is not the number of sequences of all ranks, [`Loss::get`] says so.
-    pub fn step(&mut self, batches: &[Batch<'_>], sequences: usize) -> Result<Loss> {
+    /// A batch does not fit the model, the model is another one than at the start, there is no
+    /// memory, or the ranks or the device have failed. After a failure of the ranks, go on from a
+    /// checkpoint. If `sequences` is not the number of sequences of all ranks, [`Loss::item`] says
+    /// so.
+    pub fn step(&mut self, batches: &[TokenBatch<'_>], sequences: usize) -> Result<Loss> {
         for batch in batches {
             batch.check(self.model.config(), true)?;
         }
@@ -117,9 +120,9 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
         self.learn(&extents, sequences, |s, k, pass| Ok(pass.upload(s, &batches[k])?))
     }
 
-    /// Does the same as [`step`](Self::step), with a batch that is on the device. The batch is copied, so its
-    /// buffers are free as soon as the stream has passed the copies. What they hold is not checked, as in
-    /// [`TokenTransformer::step_on`].
+    /// Does the same as [`step`](Self::step), with a batch that is on the device. The batch is
+    /// copied, so its buffers are free as soon as the stream has passed the copies. What they hold
+    /// is not checked, as in [`TokenTransformer::step_on`].
     ///
     /// # Errors
     /// The errors of [`step`](Self::step).
@@ -136,7 +139,7 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
         sequences: usize,
         mut fill: impl FnMut(&Stream<S>, usize, &mut PassOn<S, E>) -> Result<()>,
     ) -> Result<Loss> {
-        let own: usize = extents.iter().map(|extent| extent.labelled()).sum();
+        let own: usize = extents.iter().map(|extent| extent.labeled()).sum();
         if sequences == 0 || sequences < own {
             return Err(Error::Batch(format!("{own} sequences of {sequences} in {} batches", extents.len())));
         }
@@ -148,11 +151,11 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
         let most = extents.iter().copied().reduce(|a, b| a.or(b));
         self.model.make_room(most.unwrap_or_default(), true)?;
         let Self { comm, model, gradients, starts } = self;
-        let TokenTransformer { model: net, optimiser, steps, state, pass, scratch, .. } = model;
+        let TokenTransformer { model: net, optimizer, steps, state, pass, scratch, .. } = model;
         let (Some((parameters, moments)), Some(pass), Some((_, scratch))) = (state, pass, scratch) else {
             return Err(Error::Lost);
         };
-        optimiser.prepare(&s, *steps, moments)?;
+        optimizer.prepare(&s, *steps, moments)?;
         parameters.round(&s)?;
         let (mut backward, grads) = comm.backward(Sum, gradients.take().ok_or(Error::Lost)?)?;
         let grads = grads.into_iter().map(Some).collect();
@@ -166,7 +169,7 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
                 net.loss(&s, sequences, pass)?;
                 s.fill(handing.at(&(n..n + 2))?.slice_mut(1..)?, own as f32)?;
                 let at = n..n + 1;
-                columns(&s, [1, 1], k > 0, &pass.loss, &mut scratch.parts, handing.at(&at)?)?;
+                sum_rows(&s, [1, 1], k > 0, &pass.loss, &mut scratch.parts, handing.at(&at)?)?;
                 handing.done(&at)?;
                 Ok(net.backward(&s, parameters.weights(), pass, scratch, (&mut handing, k > 0))?)
             });
@@ -181,7 +184,7 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
             return Err(failed.into());
         }
         ran?;
-        let clip = optimiser.clip;
+        let clip = optimizer.max_grad_norm;
         let whole = backward.finish(|elements, sums| {
             // The loss lies behind the last gradient.
             let range = elements.start.min(n)..elements.end.min(n);
@@ -203,22 +206,22 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
         Ok(Loss::of_ranks(s.record(loss)?, sequences))
     }
 
-    /// Compares the weights of all ranks by a checksum, and waits for the answer. They have the same bits
-    /// unless a device computed something wrong or the program changed one of the models, so call it now
-    /// and then.
+    /// Compares the weights of all ranks by a checksum, and waits for the answer. They have the
+    /// same bits unless a device computed something wrong or the program changed one of the models,
+    /// so call it now and then.
     ///
     /// # Errors
-    /// [`Drift`](thalweg_collective::Error::Drift) on every rank if they differ; or the ranks or the
-    /// device have failed.
+    /// [`RanksDiffer`](thalweg_collective::Error::RanksDiffer) on every rank if they differ; or the
+    /// ranks or the device have failed.
     pub fn verify(&mut self) -> Result<()> {
         let (parameters, _) = self.model.state.as_ref().ok_or(Error::Lost)?;
-        let weights = self.model.stream.read_blocking(&parameters.wide).map_err(|error| self.comm.explain(error))?;
+        let weights = self.model.stream.read_blocking(&parameters.wide).map_err(|error| self.comm.failure_or(error))?;
         let hash = hash(weights.iter().map(|v| u64::from(v.to_bits())));
-        Ok(self.comm.compare("the weights", hash)?)
+        Ok(self.comm.verify_equal("the weights", hash)?)
     }
 
-    /// Writes a checkpoint on rank 0, as [`TokenTransformer::checkpoint`] does, after all ranks have
-    /// confirmed that they have the same weights. So it is not made of partial sums.
+    /// Writes a checkpoint on rank 0, as [`TokenTransformer::checkpoint`] does, after all ranks
+    /// have confirmed that they have the same weights. So it is not made of partial sums.
     ///
     /// # Errors
     /// The errors of [`verify`](Self::verify), or the file cannot be written.
@@ -233,7 +236,8 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
         &self.model
     }
 
-    /// Returns the model to evaluate it, or to change the options of the optimiser on all ranks alike.
+    /// Returns the model to evaluate it, or to change the options of the optimizer on all ranks
+    /// alike.
     pub fn model_mut(&mut self) -> &mut TokenTransformer<S, E> {
         &mut self.model
     }
@@ -270,11 +274,11 @@ fn hash(words: impl Iterator<Item = u64>) -> u64 {
 }
 
 /// Returns the start of each gradient in the flat buffer, and the end of the last one.
-fn starts(layout: &Layout) -> impl Iterator<Item = usize> {
-    layout.places().iter().map(|place| place.range.start).chain([layout.len()])
+fn starts(layout: &ParameterLayout) -> impl Iterator<Item = usize> {
+    layout.slots().iter().map(|place| place.range.start).chain([layout.len()])
 }
 
-impl<C: LiveBrand, S: LiveBrand, E: Precision> Learner<S> for DataParallel<C, S, E> {
+impl<C: LiveBrand, S: LiveBrand, E: Precision> Trainable<S> for DataParallel<C, S, E> {
     fn stream(&self) -> Stream<S> {
         self.model().stream()
     }
@@ -286,7 +290,7 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> Learner<S> for DataParallel<C, S,
 }
 
 /// Gives all ranks what rank 0 has.
-fn broadcast<C: LiveBrand, T: thalweg_collective::Element>(
+fn broadcast<C: LiveBrand, T: thalweg_collective::CollectiveElement>(
     comm: &mut Comm<C>,
     mut x: On<C, DeviceBuffer<T>>,
 ) -> Result<On<C, DeviceBuffer<T>>> {
@@ -297,7 +301,7 @@ fn broadcast<C: LiveBrand, T: thalweg_collective::Element>(
 /// Hands each gradient in when the backward pass is done with it.
 struct Handing<'h, 'c, C: LiveBrand, S: LiveBrand> {
     starts: &'h [usize],
-    grads: Vec<Option<Grad<S, f32>>>,
+    grads: Vec<Option<BucketGradient<S, f32>>>,
     backward: &'h mut Backward<'c, C, S, f32, Sum>,
     /// Whether this is the last batch of the step.
     last: bool,
@@ -315,7 +319,7 @@ impl<C: LiveBrand, S: LiveBrand> Handing<'_, '_, C, S> {
         for grad in self.grads.iter_mut().rev() {
             if let Some(mut grad) = grad.take() {
                 s.zero(&mut grad)?;
-                self.backward.put(grad)?;
+                self.backward.mark_ready(grad)?;
             }
         }
         Ok(())
@@ -341,7 +345,7 @@ impl<C: LiveBrand, S: LiveBrand> Target<S> for Handing<'_, '_, C, S> {
         let index = self.index(place);
         if self.last
             && let Some(grad) = self.grads[index].take()
-            && let Err(why) = self.backward.put(grad)
+            && let Err(why) = self.backward.mark_ready(grad)
         {
             self.failed.get_or_insert(why);
         }

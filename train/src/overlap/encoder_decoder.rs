@@ -17,8 +17,8 @@ use crate::model::{DeviceBatch, upload};
 use crate::precision::Precision;
 use crate::transformer::{Loss, TokenTransformer};
 
-/// A slot of [`encoder_decoder`](fn@encoder_decoder): a batch of images on its way. On a stream it has
-/// the form [`EncodedOn<S>`](EncodedOn).
+/// A slot of [`encoder_decoder`](fn@encoder_decoder): a batch of images on its way. On a stream it
+/// has the form [`EncodedOn<S>`](EncodedOn).
 #[derive(Debug, Resource)]
 pub struct Encoded {
     /// The images, [images, 3, size, size], as the encoder takes them.
@@ -42,7 +42,7 @@ impl Encoded {
         let mut slot = EncodedOn {
             pixels: s.alloc(images * config.pixels())?,
             labels: s.alloc_zeroed(images)?,
-            features: s.alloc(images * rows * config.width)?,
+            features: s.alloc(images * rows * config.embed_dim)?,
             position: s.alloc(2 * images * rows)?,
             cu_seqlens: s.alloc(images + 1)?,
         };
@@ -53,26 +53,28 @@ impl Encoded {
     }
 }
 
-/// Trains a model on the features that a frozen encoder computes of batch after batch, and returns when
-/// all work is enqueued.
+/// Trains a model on the features that a frozen encoder computes of batch after batch, and returns
+/// when all work is enqueued.
 ///
-/// `input` enqueues, on the encoder's stream, what fills [`Encoded::pixels`] and [`Encoded::labels`] of an
-/// item. The model, on its own stream, takes each image as a sequence of the encoder's rows, so its
-/// tokens have as many numbers as a row of the encoder. `seen` gets the loss of each step. Read it some
-/// steps later, or never: reading makes the host wait. With two slots, encoding is one batch ahead.
+/// `input` enqueues, on the encoder's stream, what fills [`Encoded::pixels`] and
+/// [`Encoded::labels`] of an item. The model, on its own stream, takes each image as a sequence of
+/// the encoder's rows, so its tokens have as many numbers as a row of the encoder. `seen` gets the
+/// loss of each step. Read it some steps later, or never: reading makes the host wait. With two
+/// slots, encoding is one batch ahead.
 ///
-/// If encoder and model are on the same stream, or there is one slot, the results are the same, bit for
-/// bit. The host waits for nothing except in the closures, and allocates nothing after the first items.
+/// If encoder and model are on the same stream, or there is one slot, the results are the same, bit
+/// for bit. The host waits for nothing except in the closures, and allocates nothing after the
+/// first items.
 ///
 /// # Errors
-/// There are no slots, the features do not fit the model, there is no memory, the device failed, or a
-/// closure returned an error. The model is then as after the last item whose loss `seen` got.
+/// There are no slots, the features do not fit the model, there is no memory, the device failed, or
+/// a closure returned an error. The model is then as after the last item whose loss `seen` got.
 ///
 /// ```
 /// use std::collections::VecDeque;
 /// use thalweg::{Device, Timeline, stream_tags};
 /// use thalweg_train::overlap::{Encoded, encoder_decoder};
-/// use thalweg_train::{Config, EncoderConfig, Gelu, ImageEncoder, Pool, TokenTransformer};
+/// use thalweg_train::{TokenTransformerConfig, EncoderConfig, Gelu, ImageEncoder, Pooling, TokenTransformer};
 ///
 /// stream_tags!(Encode, Train);
 /// let gpu = Device::best()?;
@@ -87,10 +89,10 @@ impl Encoded {
 ///     classes: 0,
 ///     eps: 1e-6,
 ///     gelu: Gelu::Erf,
-///     pool: Pool::Class,
+///     pool: Pooling::Class,
 /// };
 /// let mut encoder = ImageEncoder::<_, f32>::new(&encode, shape, 1)?; // or `from_tensors`, with trained weights
-/// let config = Config { inputs: encoder.config().width, width: 16, heads: 2, depth: 1, classes: 2, ..Config::default() };
+/// let config = TokenTransformerConfig { inputs: encoder.config().width, width: 16, heads: 2, depth: 1, classes: 2, ..TokenTransformerConfig::default() };
 /// let mut head = TokenTransformer::<_, f32>::new(&train, config, 7)?;
 ///
 /// let mut slots = (0..2).map(|_| Encoded::new(&encoder, 3)).collect::<Result<VecDeque<_>, _>>()?;

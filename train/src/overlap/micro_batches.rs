@@ -5,46 +5,48 @@
 //! train         | b 0    | b 1    | b 2    | b 3    | update |
 //! ```
 //!
-//! Both streams read the weights, which are [shared](thalweg::Shared) for that time. The update needs
-//! them back for itself, and gets them only after every forward pass. So no forward pass can meet the
-//! weights of the next step half written, and this is a rule of the types, not of this function.
+//! Both streams read the weights, which are [shared](thalweg::Shared) for that time. The update
+//! needs them back for itself, and gets them only after every forward pass. So no forward pass can
+//! meet the weights of the next step half written, and this is a rule of the types, not of this
+//! function.
 
 use thalweg::overlap::stages;
 use thalweg::{Activity, LiveBrand, Stream, Timeline};
-use thalweg_kernels::train::columns;
+use thalweg_kernels::train::sum_rows;
 
 use crate::error::{Error, Result};
-use crate::model::{Batch, Extent, PassOn};
-use crate::optimiser::AdamW;
+use crate::model::{Extent, PassOn, TokenBatch};
+use crate::optimizer::AdamW;
 use crate::precision::Precision;
 use crate::transformer::{Loss, TokenTransformer};
 
-/// Enqueues one step of the optimiser on several batches, whose gradients are added: the step of one
-/// batch that holds all their sequences, in the memory of `slots` of them.
+/// Enqueues one step of the optimizer on several batches, whose gradients are added: the step of
+/// one batch that holds all their sequences, in the memory of `slots` of them.
 ///
-/// The forward passes run on the stream `forward`, and backward passes and update on the stream of the
-/// model. With `slots` slots, forward passes are up to `slots - 1` micro-batches ahead. With one slot, or
-/// with the stream of the model as `forward`, one pass runs at a time; the results are the same, bit for
-/// bit. They are those of one large batch up to the rounding of sums.
+/// The forward passes run on the stream `forward`, and backward passes and update on the stream of
+/// the model. With `slots` slots, forward passes are up to `slots - 1` micro-batches ahead. With
+/// one slot, or with the stream of the model as `forward`, one pass runs at a time; the results are
+/// the same, bit for bit. They are those of one large batch up to the rounding of sums.
 ///
-/// The host waits for nothing, and allocates nothing after the first step if no batch is larger than
-/// those before.
+/// The host waits for nothing, and allocates nothing after the first step if no batch is larger
+/// than those before.
 ///
 /// # Errors
-/// There are no batches or no slots, `forward` is a stream of another device, a batch does not fit the model,
-/// there is no memory, or the device failed. The weights and the optimiser are then those of the step before.
+/// There are no batches or no slots, `forward` is a stream of another device, a batch does not fit
+/// the model, there is no memory, or the device failed. The weights and the optimizer are then
+/// those of the step before.
 ///
 /// ```
 /// use thalweg::{Device, Timeline, stream_tags};
-/// use thalweg_train::{Batch, Config, TokenTransformer, overlap::micro_batches};
+/// use thalweg_train::{TokenBatch, TokenTransformerConfig, TokenTransformer, overlap::micro_batches};
 ///
 /// stream_tags!(Forward, Train);
 /// let gpu = Device::best()?;
 /// let (forward, train) = (gpu.stream::<Forward>()?, gpu.stream::<Train>()?);
-/// let config = Config { inputs: 3, width: 16, heads: 2, depth: 1, classes: 2, ..Config::default() };
+/// let config = TokenTransformerConfig { inputs: 3, width: 16, heads: 2, depth: 1, classes: 2, ..TokenTransformerConfig::default() };
 /// let mut model = TokenTransformer::<_, f32>::new(&train, config, 7)?;
 /// let (tokens, position) = ([0.0, 0.5, 1.0, 1.0, 0.5, 0.0], [0.0, 0.0, 0.5, 0.5]);
-/// let batch = |label: &'static [i32]| Batch { tokens: &tokens, position: &position, cu_seqlens: &[0, 2], labels: label };
+/// let batch = |label: &'static [i32]| TokenBatch { tokens: &tokens, position: &position, cu_seqlens: &[0, 2], labels: label };
 /// let batches = [batch(&[0]), batch(&[1]), batch(&[1])];
 /// let first = micro_batches(&forward, &mut model, 2, &batches, &Timeline::off())?.get()?;
 /// for _ in 0..20 {
@@ -58,7 +60,7 @@ pub fn micro_batches<F: LiveBrand, S: LiveBrand, E: Precision>(
     forward: &Stream<F>,
     model: &mut TokenTransformer<S, E>,
     slots: usize,
-    batches: &[Batch<'_>],
+    batches: &[TokenBatch<'_>],
     timeline: &Timeline,
 ) -> Result<Loss> {
     watched(forward, model, slots, batches, timeline, |_, _| ())
@@ -71,7 +73,7 @@ pub fn watched<F: LiveBrand, S: LiveBrand, E: Precision>(
     forward: &Stream<F>,
     model: &mut TokenTransformer<S, E>,
     slots: usize,
-    batches: &[Batch<'_>],
+    batches: &[TokenBatch<'_>],
     timeline: &Timeline,
     before: impl Fn(bool, usize),
 ) -> Result<Loss> {
@@ -86,7 +88,7 @@ pub fn watched<F: LiveBrand, S: LiveBrand, E: Precision>(
     let (Some(most), 1..) = (most, slots) else {
         return Err(Error::Batch(format!("{} batches in {slots} slots", batches.len())));
     };
-    let sequences = batches.iter().map(Batch::sequences).sum();
+    let sequences = batches.iter().map(TokenBatch::sequences).sum();
     let s = model.stream;
     if forward.device() != s.device() {
         // Slots of another device would never come to the model's stream.
@@ -97,11 +99,11 @@ pub fn watched<F: LiveBrand, S: LiveBrand, E: Precision>(
     model.make_scratch(most.rows)?;
     make_slots(forward, model, slots, most)?;
 
-    let TokenTransformer { model: net, optimiser, steps, state, scratch, passes, .. } = model;
+    let TokenTransformer { model: net, optimizer, steps, state, scratch, passes, .. } = model;
     let (Some((_, scratch)), Some((mut parameters, mut moments))) = (scratch, state.take()) else {
         return Err(Error::Lost);
     };
-    let prepared = parameters.round(&s).and_then(|()| optimiser.prepare(&s, *steps, &mut moments));
+    let prepared = parameters.round(&s).and_then(|()| optimizer.prepare(&s, *steps, &mut moments));
     let shared = match s.share(parameters) {
         Ok(shared) => shared,
         Err(returned) => {
@@ -121,7 +123,7 @@ pub fn watched<F: LiveBrand, S: LiveBrand, E: Precision>(
             .step(&s, Activity::Compute, |s, k, pass| {
                 before(true, k);
                 net.backward(s, here.weights(), pass, scratch, (&mut moments.gradient, k > 0))?;
-                Ok(columns(s, [1, 1], k > 0, &pass.loss, &mut scratch.parts, &mut moments.loss)?)
+                Ok(sum_rows(s, [1, 1], k > 0, &pass.loss, &mut scratch.parts, &mut moments.loss)?)
             })
             .run(0..batches.len(), timeline)
     });
@@ -129,7 +131,7 @@ pub fn watched<F: LiveBrand, S: LiveBrand, E: Precision>(
     let mut parameters = s.unshare(shared)?;
     let updated = ran.and_then(|()| {
         timeline.span(&s, Activity::Compute, "update", || {
-            AdamW::update(&s, optimiser.clip, &mut parameters.wide, &mut moments)
+            AdamW::update(&s, optimizer.max_grad_norm, &mut parameters.wide, &mut moments)
         })?;
         *steps += 1;
         Ok(s.copy_to_host(&moments.loss, &mut loss)?)

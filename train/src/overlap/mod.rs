@@ -4,12 +4,13 @@
 //! |---|---|---|
 //! | a batch is too large, so its gradient is the sum over several | [`micro_batches`](fn@micro_batches) | forward of micro-batch k + 1 with backward of k |
 //! | a frozen encoder in front of a model that learns | [`encoder_decoder`](fn@encoder_decoder) | encoding batch N + 1 with training on N |
-//! | several devices that learn one model | `DataParallel` | the reduction of gradients over the ranks with the rest of the backward pass |
+//! | data-parallel training | `DataParallel` | the reduction of gradients over the ranks with the rest of the backward pass |
 //! | random augmentation of images on the device | `augment_train` | the upload of batch N + 2, augmentation of N + 1, training on N |
 //! | training on the adaptive tokens of photographs | `texture_prefetch` | the upload of batch N + 2, textures, scores, allocation and tokens of N + 1, training on N |
 //! | requests for text about images | [`vlm_pipeline`](fn@vlm_pipeline) | preparing, encoding and writing, each of another request |
 //!
-//! `augment_train` and `texture_prefetch` need the feature `vision`, and `DataParallel` needs `collective`.
+//! `augment_train` and `texture_prefetch` need the feature `vision`, and `DataParallel` needs
+//! `collective`.
 //!
 //! Each but `DataParallel` is [`stages`](thalweg::overlap::stages()) over slots, which events carry
 //! from stream to stream. So a missing wait does not compile, and the results are those of the same
@@ -21,10 +22,10 @@ pub mod augment_train;
 #[cfg(feature = "collective")]
 pub mod data_parallel;
 pub mod encoder_decoder;
-pub mod learner;
 pub mod micro_batches;
 #[cfg(feature = "vision")]
 pub mod texture_prefetch;
+pub mod trainable;
 pub mod vlm_pipeline;
 
 #[cfg(feature = "vision")]
@@ -32,8 +33,8 @@ pub use augment_train::{Augmented, AugmentedOn, augment_train};
 #[cfg(feature = "collective")]
 pub use data_parallel::DataParallel;
 pub use encoder_decoder::{Encoded, EncodedOn, encoder_decoder};
-pub use learner::Learner;
 pub use micro_batches::micro_batches;
 #[cfg(feature = "vision")]
 pub use texture_prefetch::{Photographs, PhotographsOn, texture_prefetch};
+pub use trainable::Trainable;
 pub use vlm_pipeline::{Request, RequestOn, Text, vlm_pipeline};

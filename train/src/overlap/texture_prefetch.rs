@@ -6,8 +6,8 @@
 //! train                                                    | train 0  | train 1  | train 2  |
 //! ```
 //!
-//! The number of tokens is known on the device only, and no stage needs it on the host: a step takes all
-//! rows that the budget allows, and the rows behind the last token are
+//! The number of tokens is known on the device only, and no stage needs it on the host: a step
+//! takes all rows that the budget allows, and the rows behind the last token are
 //! [padding](crate::DeviceBatch::padded).
 
 use std::collections::VecDeque;
@@ -17,27 +17,29 @@ use thalweg::overlap::stages;
 use thalweg::{Activity, DeviceBuffer, Event, LiveBrand, Resource, Stream, Timeline};
 use thalweg_vision::{DeviceTokenValues, Pipeline, Workspace, layout};
 
-use super::learner::Learner;
+use super::trainable::Trainable;
 use crate::error::{Error, Result};
 use crate::model::DeviceBatch;
 use crate::transformer::Loss;
 
-/// A slot of [`texture_prefetch`](fn@texture_prefetch): a batch of photographs on its way. On a stream it
-/// has the form [`PhotographsOn<S>`](PhotographsOn).
+/// A slot of [`texture_prefetch`](fn@texture_prefetch): a batch of photographs on its way. On a
+/// stream it has the form [`PhotographsOn<S>`](PhotographsOn).
 #[derive(Debug, Resource)]
 pub struct Photographs {
     /// The pixels, interleaved RGB, one image after another.
-    /// [`Layout::byte_range`](thalweg_vision::kernels::Layout::byte_range) says where each image lies.
+    /// [`BatchLayout::byte_range`](thalweg_vision::kernels::BatchLayout::byte_range) says where
+    /// each image lies.
     pub rgb: DeviceBuffer<u8>,
     /// The class of each image.
     pub labels: DeviceBuffer<i32>,
-    /// The workspace that makes the tokens. [`ask`](thalweg_vision::WorkspaceOn::ask) gives it the
-    /// query of the batch.
+    /// The workspace that makes the tokens. [`set_query`](thalweg_vision::WorkspaceOn::set_query)
+    /// gives it the query of the batch.
     pub workspace: Workspace,
 }
 
 impl Photographs {
-    /// Makes a slot for batches of images of these sizes (height, width). The host waits for nothing.
+    /// Makes a slot for batches of images of these sizes (height, width). The host waits for
+    /// nothing.
     ///
     /// # Errors
     /// The pipeline cannot make tokens of such images, there is no memory, or the device failed.
@@ -52,36 +54,39 @@ impl Photographs {
     }
 }
 
-/// Trains a model on the tokens of photographs, batch after batch, and returns when all work is enqueued.
+/// Trains a model on the tokens of photographs, batch after batch, and returns when all work is
+/// enqueued.
 ///
-/// `input` enqueues, on the stream `upload`, what fills [`Photographs::rgb`] and [`Photographs::labels`] of
-/// an item, and if the pipeline has a query, the query of the item. The stream `textures` makes the tokens,
-/// each image one sequence, and the model learns from them on its own stream. `seen` gets the loss of each
-/// step. Read it some steps later, or never: reading makes the host wait. Three slots keep three streams
-/// busy.
+/// `input` enqueues, on the stream `upload`, what fills [`Photographs::rgb`] and
+/// [`Photographs::labels`] of an item, and if the pipeline has a query, the query of the item. The
+/// stream `textures` makes the tokens, each image one sequence, and the model learns from them on
+/// its own stream. `seen` gets the loss of each step. Read it some steps later, or never: reading
+/// makes the host wait. Three slots keep three streams busy.
 ///
-/// With [`DataParallel`](super::DataParallel) as the model, several ranks learn from their own photographs,
-/// and the reduction of the gradients runs beside the backward pass. Each needs as many items.
+/// With [`DataParallel`](super::DataParallel) as the model, several ranks learn from their own
+/// photographs, and the reduction of the gradients runs beside the backward pass. Each needs as
+/// many items.
 ///
-/// If all stages are on one stream, the results are the same, bit for bit. The host waits for nothing
-/// except in the closures, and allocates nothing after the first items.
+/// If all stages are on one stream, the results are the same, bit for bit. The host waits for
+/// nothing except in the closures, and allocates nothing after the first items.
 ///
 /// # Errors
-/// There are no slots, the tokens do not fit the model or have 16 bits, there is no memory, the device failed, or a closure
-/// returned an error. The model is then as after the last item whose loss `seen` got.
+/// There are no slots, the tokens do not fit the model or have 16 bits, there is no memory, the
+/// device failed, or a closure returned an error. The model is then as after the last item whose
+/// loss `seen` got.
 ///
 /// ```
 /// use std::collections::VecDeque;
 /// use thalweg::{Device, Timeline, stream_tags};
 /// use thalweg_train::overlap::{Photographs, texture_prefetch};
-/// use thalweg_train::{Config, TokenTransformer};
-/// use thalweg_vision::{PLANES, Params, Pipeline};
+/// use thalweg_train::{TokenTransformerConfig, TokenTransformer};
+/// use thalweg_vision::{PLANES, TokenParams, Pipeline};
 ///
 /// stream_tags!(Upload, Textures, Train);
 /// let gpu = Device::best()?;
 /// let (upload, textures) = (gpu.stream::<Upload>()?, gpu.stream::<Textures>()?);
-/// let pipeline = Pipeline::new(gpu, Params { patch: 8, budget: 64, sides: 2..=4, ..Params::default() })?;
-/// let config = Config { inputs: PLANES, width: 16, heads: 2, depth: 1, classes: 2, ..Config::default() };
+/// let pipeline = Pipeline::new(gpu, TokenParams { patch: 8, budget: 64, sides: 2..=4, ..TokenParams::default() })?;
+/// let config = TokenTransformerConfig { inputs: PLANES, width: 16, heads: 2, depth: 1, classes: 2, ..TokenTransformerConfig::default() };
 /// let mut model = TokenTransformer::<_, f32>::new(&gpu.stream::<Train>()?, config, 7)?;
 ///
 /// let sizes = [[32, 40], [24, 24]]; // two images a batch
@@ -106,7 +111,7 @@ impl Photographs {
 /// ```
 pub fn texture_prefetch<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     (upload, textures): (&Stream<U>, &Stream<A>),
-    model: &mut impl Learner<B>,
+    model: &mut impl Trainable<B>,
     slots: &mut VecDeque<Event<Photographs>>,
     items: Range<usize>,
     input: impl FnMut(&Stream<U>, usize, &mut PhotographsOn<U>) -> Result<()>,

@@ -1,5 +1,5 @@
-//! Answers request after request by a vision-language model: the image of one is prepared and encoded while
-//! the text about another one is written.
+//! Answers request after request by a vision-language model: the image of one is prepared and
+//! encoded while the text about another one is written.
 //!
 //! ```text
 //! prepare | image 0 | image 1  | image 2  | image 3  |
@@ -40,8 +40,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Makes a slot for images of up to `rows` tokens, which are made from `pixels` numbers, and for texts
-    /// of up to `count` tokens. The host waits for nothing.
+    /// Makes a slot for images of up to `rows` tokens, which are made from `pixels` numbers, and
+    /// for texts of up to `count` tokens. The host waits for nothing.
     ///
     /// # Errors
     /// There is no memory, or the device failed.
@@ -54,9 +54,9 @@ impl Request {
         let (s, config) = (encoder.stream(), encoder.config());
         let slot = RequestOn {
             pixels: s.alloc(pixels)?,
-            tokens: s.alloc(rows * config.inputs)?,
+            tokens: s.alloc(rows * config.input_dim)?,
             position: s.alloc(2 * rows)?,
-            image: s.alloc(rows * config.text_width)?,
+            image: s.alloc(rows * config.text_embed_dim)?,
             ids: s.alloc(count)?,
             rows,
             prompt: Vec::new(),
@@ -84,20 +84,22 @@ impl Text {
 
 /// Answers requests one after another, and returns when all work is enqueued.
 ///
-/// `before` has the stages that fill [`tokens`](Request::tokens), [`position`](Request::position) and the plain
-/// fields of a request: one stage or any number, each on a stream of its own, for example the upload of a
-/// photograph and what cuts it into patches. Behind them, the encoder and the decoder work on their own streams.
-/// `seen` gets the text of each request. Read it some requests later: reading makes the host wait, and with `n`
-/// slots `n` requests are on their way.
+/// `before` has the stages that fill [`tokens`](Request::tokens), [`position`](Request::position)
+/// and the plain fields of a request: one stage or any number, each on a stream of its own, for
+/// example the upload of a photograph and what cuts it into patches. Behind them, the encoder and
+/// the decoder work on their own streams. `seen` gets the text of each request. Read it some
+/// requests later: reading makes the host wait, and with `n` slots `n` requests are on their way.
 ///
-/// If all stages are on the same stream, or there is one slot, the texts are the same, bit for bit. The host
-/// waits for nothing except in the closures, and nothing is allocated after the first requests, or the first ones
-/// as large as those that follow. The decoder writes [`count`](Request::count) tokens of each text, also behind
-/// its end, because the host does not wait for them.
+/// If all stages are on the same stream, or there is one slot, the texts are the same, bit for bit.
+/// The host waits for nothing except in the closures, and nothing is allocated after the first
+/// requests, or the first ones as large as those that follow. The decoder writes
+/// [`count`](Request::count) tokens of each text, also behind its end, because the host does not
+/// wait for them.
 ///
 /// # Errors
-/// There are no slots, a request does not fit the model or its slot, there is no memory, the device failed, or a
-/// closure returned an error. Requests before that one go on, and `seen` has their texts.
+/// There are no slots, a request does not fit the model or its slot, there is no memory, the device
+/// failed, or a closure returned an error. Requests before that one go on, and `seen` has their
+/// texts.
 ///
 /// ```
 /// use std::collections::VecDeque;
@@ -174,7 +176,7 @@ pub fn vlm_pipeline<A: LiveBrand, B: LiveBrand, E: Precision, D: Precision>(
     timeline: &Timeline,
 ) -> Result<()> {
     let (encode, decode) = (encoder.stream(), decoder.stream());
-    let (inputs, width) = (encoder.config().inputs, encoder.config().text_width);
+    let (inputs, width) = (encoder.config().input_dim, encoder.config().text_embed_dim);
     before
         .step(&encode, Activity::Compute, |_, _, request| {
             let rows = request.rows;
@@ -185,7 +187,7 @@ pub fn vlm_pipeline<A: LiveBrand, B: LiveBrand, E: Precision, D: Precision>(
             let image = request.image.slice(..request.rows * width)?;
             let ids = request.ids.slice_mut(..request.count)?;
             let mut text = s.bind(s.device().pinned::<i32>(ids.len())?)?;
-            decoder.write(image, &request.prompt, ids)?;
+            decoder.generate(image, &request.prompt, ids)?;
             s.copy_to_host(ids, &mut text)?;
             seen(n, Text(s.record(text)?))
         })

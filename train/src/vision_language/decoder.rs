@@ -10,17 +10,17 @@ use super::VisionLanguageConfig;
 use crate::blocks::{Activations, ActivationsOn, Blocks, Sequences};
 use crate::error::{Error, Result};
 use crate::layers::{Parameters, ParametersOn, Weights};
-use crate::layout::Layout;
+use crate::layout::ParameterLayout;
+use crate::matmul_backend::MatmulBackend;
 use crate::model::upload;
 use crate::precision::Precision;
-use crate::products::Products;
 use crate::repeated::{Repeated, Work};
 use crate::tensors::Tensors;
 
 /// The places of the decoder's weights.
 #[derive(Clone, Debug)]
 pub(super) struct Decoder {
-    pub(super) layout: Layout,
+    pub(super) layout: ParameterLayout,
     token: Range<usize>,
     position: Range<usize>,
     blocks: Blocks,
@@ -28,9 +28,9 @@ pub(super) struct Decoder {
 
 impl Decoder {
     pub(super) fn new(config: VisionLanguageConfig) -> Result<Self> {
-        let mut layout = Layout::default();
-        let token = layout.add("decoder.tok.weight", &[config.vocabulary, config.text_width])?;
-        let position = layout.add("decoder.pos.weight", &[config.places, config.text_width])?;
+        let mut layout = ParameterLayout::default();
+        let token = layout.add("decoder.tok.weight", &[config.vocab_size, config.text_embed_dim])?;
+        let position = layout.add("decoder.pos.weight", &[config.max_tokens, config.text_embed_dim])?;
         let blocks = Blocks::new(&mut layout, config.decoder(), "decoder.")?;
         Ok(Self { layout, token, position, blocks })
     }
@@ -54,15 +54,16 @@ struct Decoding<E: Precision> {
     room: usize,
 }
 
-/// The second half of a vision-language model on one stream: rows of an image and a prompt to text. It
-/// computes forward only, with a key-value cache: each new token costs one row.
+/// The second half of a vision-language model on one stream: rows of an image and a prompt to text.
+/// It computes forward only, with a key-value cache: each new token costs one row.
 ///
-/// The decoder's sequence is the image rows, then the text. An image row sees all image rows, and a text
-/// row sees the image rows and the text up to itself.
+/// The decoder's sequence is the image rows, then the text. An image row sees all image rows, and a
+/// text row sees the image rows and the text up to itself.
 ///
-/// The first image, and later each that has more rows than all before, allocates device memory. All others
-/// allocate none. When an image has as many rows, and its prompt and text as many tokens, as those of an earlier
-/// request, the work is captured, and later requests of this shape are one call. The texts are the same.
+/// The first image, and later each that has more rows than all before, allocates device memory. All
+/// others allocate none. When an image has as many rows, and its prompt and text as many tokens, as
+/// those of an earlier request, the work is captured, and later requests of this shape are one
+/// call. The texts are the same.
 pub struct TextDecoder<S: LiveBrand, E: Precision> {
     stream: Stream<S>,
     config: VisionLanguageConfig,
@@ -116,24 +117,25 @@ impl<S: LiveBrand, E: Precision> std::fmt::Debug for TextDecoder<S, E> {
 }
 
 impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
-    /// Makes the decoder with the weights of a file (see [`VisionLanguageConfig::of`]).
+    /// Makes the decoder with the weights of a file (see [`VisionLanguageConfig::from_tensors`]).
     ///
     /// # Errors
     /// A tensor is missing or has another shape, or there is no memory.
     pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
-        let config = VisionLanguageConfig::of(file)?;
+        let config = VisionLanguageConfig::from_tensors(file)?;
         let model = Decoder::new(config)?;
         let weights = Some(ParametersOn::fixed(stream, &model.layout.flatten(file, "")?)?);
         Ok(Self { stream: *stream, config, model, weights, decoding: None, graphs: Repeated::default() })
     }
 
-    /// Sets whether texts whose shape repeats become graphs. They do at first. The texts are the same.
+    /// Sets whether texts whose shape repeats become graphs. They do at first. The texts are the
+    /// same.
     pub fn enable_graphs(&mut self, enabled: bool) {
         self.graphs.enable(enabled);
     }
 
-    /// Returns the number of shapes of texts, or of parts of them, that are graphs. The eight that were used last
-    /// are kept.
+    /// Returns the number of shapes of texts, or of parts of them, that are graphs. The eight that
+    /// were used last are kept.
     #[must_use]
     pub fn graphs(&self) -> usize {
         self.graphs.len()
@@ -151,17 +153,22 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
         self.stream
     }
 
-    /// Writes `ids.len()` tokens of text about an image, `image` [R, text width], after the prompt. Each is
-    /// the id with the largest logit, the lowest one among equals. It returns at once; the stream computes
-    /// the tokens, and each one takes the one before from device memory.
+    /// Writes `ids.len()` tokens of text about an image, `image` [R, text width], after the prompt.
+    /// Each is the id with the largest logit, the lowest one among equals. It returns at once; the
+    /// stream computes the tokens, and each one takes the one before from device memory.
     ///
-    /// A text ends at the first id 0. What stands behind it means nothing: it is computed so that the host
-    /// need not wait for each token.
+    /// A text ends at the first id 0. What stands behind it means nothing: it is computed so that
+    /// the host need not wait for each token.
     ///
     /// # Errors
-    /// The prompt is empty, has an id that is none, or is too long with the tokens to write; a length does
-    /// not fit; there is no memory; or the device failed.
-    pub fn write(&mut self, image: &DeviceSlice<S, f32>, prompt: &[i32], ids: &mut DeviceSlice<S, i32>) -> Result<()> {
+    /// The prompt is empty, has an id that is none, or is too long with the tokens to write; a
+    /// length does not fit; there is no memory; or the device failed.
+    pub fn generate(
+        &mut self,
+        image: &DeviceSlice<S, f32>,
+        prompt: &[i32],
+        ids: &mut DeviceSlice<S, i32>,
+    ) -> Result<()> {
         self.check(image, prompt, ids.len())?;
         let rows = self.load(image, prompt)?;
         self.write_part(rows, prompt.len(), 0..ids.len())?;
@@ -172,7 +179,7 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
     /// Computes the logits of each token of a prompt, [prompt, vocabulary], and waits for them.
     ///
     /// # Errors
-    /// As for [`write`](Self::write).
+    /// As for [`generate`](Self::generate).
     pub fn logits(&mut self, image: &DeviceSlice<S, f32>, prompt: &[i32]) -> Result<Vec<f32>> {
         self.check(image, prompt, 1)?;
         let rows = self.load(image, prompt)?;
@@ -181,11 +188,12 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
         };
         model.begin(s, weights.weights(), config, [rows, prompt.len()], decoding)?;
         model.predict(s, weights.weights(), config, rows..rows + prompt.len(), decoding)?;
-        Ok(s.read_blocking(decoding.logits.slice(..prompt.len() * config.vocabulary)?)?)
+        Ok(s.read_blocking(decoding.logits.slice(..prompt.len() * config.vocab_size)?)?)
     }
 
     pub(super) fn check(&self, image: &DeviceSlice<S, f32>, prompt: &[i32], count: usize) -> Result<()> {
-        let VisionLanguageConfig { text_width, vocabulary, places, .. } = self.config;
+        let VisionLanguageConfig { text_embed_dim: text_width, vocab_size: vocabulary, max_tokens: places, .. } =
+            self.config;
         let wrong = |what: String| Err(Error::Batch(what));
         if image.is_empty() || !image.len().is_multiple_of(text_width) {
             return wrong(format!("`image` has {} numbers, and not rows of {text_width}", image.len()));
@@ -203,9 +211,11 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
         Ok(())
     }
 
-    /// Copies the image and the prompt to where the blocks find them, and returns the number of image rows.
+    /// Copies the image and the prompt to where the blocks find them, and returns the number of
+    /// image rows.
     pub(super) fn load(&mut self, image: &DeviceSlice<S, f32>, prompt: &[i32]) -> Result<usize> {
-        let VisionLanguageConfig { text_width: width, vocabulary, places, .. } = self.config;
+        let VisionLanguageConfig { text_embed_dim: width, vocab_size: vocabulary, max_tokens: places, .. } =
+            self.config;
         let (s, rows) = (&self.stream, image.len() / width);
         let decoding = match self.decoding.take() {
             Some(decoding) if decoding.room >= rows => decoding,
@@ -216,7 +226,7 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
                 let mut ends = s.alloc(2 * (all + 1))?;
                 upload(s, &(0..=all as i32).flat_map(|end| [0, end]).collect::<Vec<_>>(), &mut ends)?;
                 DecodingOn {
-                    activations: ActivationsOn::cached(s, Products::default(), self.config.decoder(), all, all)?,
+                    activations: ActivationsOn::cached(s, MatmulBackend::default(), self.config.decoder(), all, all)?,
                     image: s.alloc(rows * width)?,
                     prompt: s.alloc(places)?,
                     ids: s.alloc(places + 1)?,
@@ -233,8 +243,8 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
         Ok(rows)
     }
 
-    /// Writes the tokens `which` of a text about the image and behind the prompt that were loaded. Those before
-    /// are written.
+    /// Writes the tokens `which` of a text about the image and behind the prompt that were loaded.
+    /// Those before are written.
     pub(super) fn write_part(&mut self, rows: usize, prompt: usize, which: Range<usize>) -> Result<()> {
         let (Some(weights), Some(decoding)) = (self.weights.take(), self.decoding.take()) else {
             return Err(Error::Lost);
@@ -266,7 +276,7 @@ impl Decoder {
         [rows, prompt]: [usize; 2],
         decoding: &mut DecodingOn<S, E>,
     ) -> thalweg::Result<()> {
-        let (width, all) = (config.text_width, rows + prompt);
+        let (width, all) = (config.text_embed_dim, rows + prompt);
         let x = decoding.activations.input(all * width)?;
         let (of_image, of_text) = x.split_at_mut(rows * width)?;
         s.copy(decoding.image.slice(..rows * width)?, of_image)?;
@@ -283,7 +293,7 @@ impl Decoder {
         part: &Part,
         decoding: &mut DecodingOn<S, E>,
     ) -> thalweg::Result<()> {
-        let &VisionLanguageConfig { text_width: width, vocabulary, .. } = config;
+        let &VisionLanguageConfig { text_embed_dim: width, vocab_size: vocabulary, .. } = config;
         for k in part.which.clone() {
             let all = part.rows + part.prompt + k;
             if k > 0 {
@@ -308,7 +318,7 @@ impl Decoder {
         which: Range<usize>,
         decoding: &mut DecodingOn<S, E>,
     ) -> thalweg::Result<()> {
-        let &VisionLanguageConfig { text_width: width, vocabulary, .. } = config;
+        let &VisionLanguageConfig { text_embed_dim: width, vocab_size: vocabulary, .. } = config;
         let count = which.len();
         let (features, by) = decoding.activations.features_by(which.end * width)?;
         let features = features.slice(which.start * width..)?;
@@ -330,12 +340,12 @@ impl Decoder {
     ) -> thalweg::Result<()> {
         let (table, position) = (w.wide.slice(self.token.clone())?, w.wide.slice(self.position.clone())?);
         let [n, v, l, c, start] =
-            [ids.len(), config.vocabulary, config.places, config.text_width, place].map(|extent| extent as u32);
+            [ids.len(), config.vocab_size, config.max_tokens, config.text_embed_dim, place].map(|extent| extent as u32);
         text(s, n, v, l, c, start, ids, table, position, x)
     }
 
-    /// Puts the rows `new` through the blocks, whose cache has the rows before. The first `image` rows are
-    /// those of the image.
+    /// Puts the rows `new` through the blocks, whose cache has the rows before. The first `image`
+    /// rows are those of the image.
     fn forward<S: Brand, E: Precision>(
         &self,
         s: &Stream<S>,

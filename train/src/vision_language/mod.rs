@@ -8,10 +8,10 @@ use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Resource, Stream};
 use crate::blocks::{Activations, ActivationsOn, Blocks, Gelu, Sequences, Shape};
 use crate::error::{Error, Result};
 use crate::layers::{Embedding, ParametersOn};
-use crate::layout::{Layout, Linear};
-use crate::model::{Pool, blocks, metadata, number, upload};
+use crate::layout::{Linear, ParameterLayout};
+use crate::matmul_backend::MatmulBackend;
+use crate::model::{Pooling, blocks, metadata, number, upload};
 use crate::precision::Precision;
-use crate::products::Products;
 use crate::tensors::Tensors;
 use decoder::Decoder;
 pub use decoder::TextDecoder;
@@ -24,64 +24,77 @@ const PORTION: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct VisionLanguageConfig {
     /// The numbers of an image token.
-    pub inputs: usize,
+    pub input_dim: usize,
     /// The numbers of a row between the blocks of the encoder.
-    pub width: usize,
+    pub embed_dim: usize,
     /// The heads of the encoder's attention.
-    pub heads: usize,
+    pub num_heads: usize,
     /// The blocks of the encoder.
     pub depth: usize,
     /// The numbers of a row between the blocks of the decoder.
-    pub text_width: usize,
+    pub text_embed_dim: usize,
     /// The heads of the decoder's attention.
-    pub text_heads: usize,
+    pub text_num_heads: usize,
     /// The blocks of the decoder.
     pub text_depth: usize,
     /// The number of ids. Id 0 ends a text.
-    pub vocabulary: usize,
+    pub vocab_size: usize,
     /// The most tokens of a text.
-    pub places: usize,
+    pub max_tokens: usize,
     /// The number that is added to the variance in a norm.
-    pub eps: f32,
+    pub norm_eps: f32,
     /// The form of GELU.
     pub gelu: Gelu,
 }
 
 impl VisionLanguageConfig {
-    /// Reads the shape of a model from its file: from the shapes of its tensors, and from the metadata
-    /// `heads`, `depth`, `decoder_heads`, `decoder_depth`, and if they are there `eps` and `gelu`.
+    /// Reads the shape of a model from its file: from the shapes of its tensors, and from the
+    /// metadata `heads`, `depth`, `decoder_heads`, `decoder_depth`, and if they are there `eps` and
+    /// `gelu`.
     ///
     /// # Errors
     /// A tensor or a key is missing, a value makes no sense, or two tensors do not fit together.
-    pub fn of(file: &Tensors) -> Result<Self> {
-        let (heads, depth, eps, gelu, _) = metadata(file, [None, None], (1e-5, Gelu::Tanh, Pool::Mean))?;
+    pub fn from_tensors(file: &Tensors) -> Result<Self> {
+        let (heads, depth, eps, gelu, _) = metadata(file, [None, None], (1e-5, Gelu::Tanh, Pooling::Mean))?;
         let text_heads = number(file, "decoder_heads", None)?;
         let text_depth = blocks(file, "decoder_depth", None)?;
         let [width, inputs] = file.matrix("encoder.embed.weight", None)?;
         let [vocabulary, text_width] = file.matrix("decoder.tok.weight", None)?;
         let [places, _] = file.matrix("decoder.pos.weight", Some(text_width))?;
-        let config =
-            Self { inputs, width, heads, depth, text_width, text_heads, text_depth, vocabulary, places, eps, gelu };
+        let config = Self {
+            input_dim: inputs,
+            embed_dim: width,
+            num_heads: heads,
+            depth,
+            text_embed_dim: text_width,
+            text_num_heads: text_heads,
+            text_depth,
+            vocab_size: vocabulary,
+            max_tokens: places,
+            norm_eps: eps,
+            gelu,
+        };
         config.check().map_err(|error| file.wrong(error.to_string()))
     }
 
-    /// Draws weights at random, as the file of a model has them. The same seed gives the same weights.
+    /// Draws weights at random, as the file of a model has them. The same seed gives the same
+    /// weights.
     ///
     /// # Errors
     /// The configuration makes no sense, or there is no memory.
-    pub fn draw(self, seed: u64) -> Result<Tensors> {
+    pub fn init(self, seed: u64) -> Result<Tensors> {
         self.check()?;
         let mut file = Tensors::default();
         for (part, layout) in [Encoder::new(self)?.layout, Decoder::new(self)?.layout].iter().enumerate() {
-            layout.unflatten(&layout.draw(seed.wrapping_add(part as u64 * 0x5851_f42d_4c95_7f2d))?, "", &mut file);
+            layout.unflatten(&layout.init(seed.wrapping_add(part as u64 * 0x5851_f42d_4c95_7f2d))?, "", &mut file);
         }
         let gelu = if self.gelu == Gelu::Tanh { "tanh" } else { "erf" };
         for (key, value) in [
-            ("heads", self.heads.to_string()),
+            ("heads", self.num_heads.to_string()),
             ("depth", self.depth.to_string()),
-            ("decoder_heads", self.text_heads.to_string()),
+            ("decoder_heads", self.text_num_heads.to_string()),
             ("decoder_depth", self.text_depth.to_string()),
-            ("eps", self.eps.to_string()),
+            ("eps", self.norm_eps.to_string()),
             ("gelu", gelu.into()),
         ] {
             file.metadata.insert(key.into(), value);
@@ -92,7 +105,7 @@ impl VisionLanguageConfig {
     fn check(self) -> Result<Self> {
         self.encoder().check()?;
         self.decoder().check()?;
-        let Self { inputs, vocabulary, places, .. } = self;
+        let Self { input_dim: inputs, vocab_size: vocabulary, max_tokens: places, .. } = self;
         if inputs == 0 || vocabulary == 0 || places == 0 {
             let what = format!("tokens of {inputs} numbers, {vocabulary} ids and {places} places of text");
             return Err(Error::Config(what));
@@ -101,12 +114,12 @@ impl VisionLanguageConfig {
     }
 
     fn encoder(&self) -> Shape {
-        let &Self { width, heads, depth, eps, gelu, .. } = self;
+        let &Self { embed_dim: width, num_heads: heads, depth, norm_eps: eps, gelu, .. } = self;
         Shape { width, heads, depth, eps, gelu }
     }
 
     fn decoder(&self) -> Shape {
-        let &Self { text_width: width, text_heads: heads, text_depth: depth, eps, gelu, .. } = self;
+        let &Self { text_embed_dim: width, text_num_heads: heads, text_depth: depth, norm_eps: eps, gelu, .. } = self;
         Shape { width, heads, depth, eps, gelu }
     }
 }
@@ -114,7 +127,7 @@ impl VisionLanguageConfig {
 /// The places of the encoder's weights and of the projector's.
 #[derive(Clone, Debug)]
 struct Encoder {
-    layout: Layout,
+    layout: ParameterLayout,
     embedding: Embedding,
     blocks: Blocks,
     projector: Linear,
@@ -122,10 +135,10 @@ struct Encoder {
 
 impl Encoder {
     fn new(config: VisionLanguageConfig) -> Result<Self> {
-        let mut layout = Layout::default();
-        let embedding = Embedding::new(&mut layout, "encoder.", config.width, config.inputs)?;
+        let mut layout = ParameterLayout::default();
+        let embedding = Embedding::new(&mut layout, "encoder.", config.embed_dim, config.input_dim)?;
         let blocks = Blocks::new(&mut layout, config.encoder(), "encoder.")?;
-        let projector = layout.linear("projector", config.text_width, config.width)?;
+        let projector = layout.linear("projector", config.text_embed_dim, config.embed_dim)?;
         Ok(Self { layout, embedding, blocks, projector })
     }
 }
@@ -145,8 +158,8 @@ struct Encoding<E: Precision> {
 /// The first half of a vision-language model on one stream: tokens of an image to rows that the
 /// decoder sees. It computes forward only.
 ///
-/// The first image, and later each that has more tokens than all before, allocates device memory. All
-/// others allocate none.
+/// The first image, and later each that has more tokens than all before, allocates device memory.
+/// All others allocate none.
 pub struct VisionEncoder<S: LiveBrand, E: Precision> {
     stream: Stream<S>,
     config: VisionLanguageConfig,
@@ -162,12 +175,12 @@ impl<S: LiveBrand, E: Precision> std::fmt::Debug for VisionEncoder<S, E> {
 }
 
 impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
-    /// Makes the encoder with the weights of a file (see [`VisionLanguageConfig::of`]).
+    /// Makes the encoder with the weights of a file (see [`VisionLanguageConfig::from_tensors`]).
     ///
     /// # Errors
     /// A tensor is missing or has another shape, or there is no memory.
     pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
-        let config = VisionLanguageConfig::of(file)?;
+        let config = VisionLanguageConfig::from_tensors(file)?;
         let model = Encoder::new(config)?;
         let weights = ParametersOn::fixed(stream, &model.layout.flatten(file, "")?)?;
         Ok(Self { stream: *stream, config, model, weights, encoding: None })
@@ -185,8 +198,9 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
         self.stream
     }
 
-    /// Encodes the tokens of one image, [R, inputs], which lie at `position`, [R, 2], to the rows that the
-    /// decoder sees, `image` [R, text width]. It returns at once; the stream computes them.
+    /// Encodes the tokens of one image, [R, inputs], which lie at `position`, [R, 2], to the rows
+    /// that the decoder sees, `image` [R, text width]. It returns at once; the stream computes
+    /// them.
     ///
     /// # Errors
     /// A length does not fit, there is no memory, or the device failed.
@@ -196,7 +210,7 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
         position: &DeviceSlice<S, f32>,
         image: &mut DeviceSlice<S, f32>,
     ) -> Result<()> {
-        let VisionLanguageConfig { inputs, width, text_width, .. } = self.config;
+        let VisionLanguageConfig { input_dim: inputs, embed_dim: width, text_embed_dim: text_width, .. } = self.config;
         let rows = position.len() / 2;
         for (name, len, of) in
             [("position", position.len(), 2), ("tokens", tokens.len(), inputs), ("image", image.len(), text_width)]
@@ -213,7 +227,7 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
                 EncodingOn {
                     operands: s.alloc(rows * inputs * E::ROOM)?,
                     cu_seqlens: s.alloc(2)?,
-                    activations: ActivationsOn::cached(s, Products::default(), self.config.encoder(), rows, rows)?,
+                    activations: ActivationsOn::cached(s, MatmulBackend::default(), self.config.encoder(), rows, rows)?,
                     features: s.alloc(rows * width * E::ROOM)?,
                     room: rows,
                 }
@@ -280,7 +294,7 @@ impl<S: LiveBrand, E: Precision> std::fmt::Debug for VisionLanguage<S, E> {
 }
 
 impl<S: LiveBrand, E: Precision> VisionLanguage<S, E> {
-    /// Makes a model with the weights of a file (see [`VisionLanguageConfig::of`]).
+    /// Makes a model with the weights of a file (see [`VisionLanguageConfig::from_tensors`]).
     ///
     /// # Errors
     /// A tensor is missing or has another shape, or there is no memory.
@@ -301,7 +315,7 @@ impl<S: LiveBrand, E: Precision> VisionLanguage<S, E> {
     fn encode(&mut self, tokens: &[f32], position: &[f32]) -> Result<usize> {
         let Self { encoder, tokens: on_device, position: places, image, .. } = self;
         let (s, rows) = (&encoder.stream, position.len() / 2);
-        let elements = rows * encoder.config.text_width;
+        let elements = rows * encoder.config.text_embed_dim;
         for (buffer, len) in [(&mut *on_device, tokens.len()), (&mut *places, position.len()), (&mut *image, elements)]
         {
             if buffer.len() < len {
@@ -315,26 +329,26 @@ impl<S: LiveBrand, E: Precision> VisionLanguage<S, E> {
         Ok(rows)
     }
 
-    /// Computes the logits of each token of a prompt about an image of `tokens` [R, inputs] at `position`
-    /// [R, 2], and waits for them: [prompt, vocabulary].
+    /// Computes the logits of each token of a prompt about an image of `tokens` [R, inputs] at
+    /// `position` [R, 2], and waits for them: [prompt, vocabulary].
     ///
     /// # Errors
-    /// The image is empty; the prompt is empty, too long, or has an id that is none; a length does not fit;
-    /// there is no memory; or the device failed.
+    /// The image is empty; the prompt is empty, too long, or has an id that is none; a length does
+    /// not fit; there is no memory; or the device failed.
     pub fn logits(&mut self, tokens: &[f32], position: &[f32], prompt: &[i32]) -> Result<Vec<f32>> {
         let rows = self.encode(tokens, position)?;
-        self.decoder.logits(self.image.slice(..rows * self.decoder.config().text_width)?, prompt)
+        self.decoder.logits(self.image.slice(..rows * self.decoder.config().text_embed_dim)?, prompt)
     }
 
-    /// Writes text about an image until id 0, which is the last one then, or until `count` tokens, and waits
-    /// for it. Each token is the id with the largest logit, the lowest one among equals.
+    /// Writes text about an image until id 0, which is the last one then, or until `count` tokens,
+    /// and waits for it. Each token is the id with the largest logit, the lowest one among equals.
     ///
     /// # Errors
     /// As for [`logits`](Self::logits), or the text would have more tokens than places.
     pub fn generate(&mut self, tokens: &[f32], position: &[f32], prompt: &[i32], count: usize) -> Result<Vec<i32>> {
         let rows = self.encode(tokens, position)?;
         let Self { decoder, image, .. } = self;
-        let image = image.slice(..rows * decoder.config().text_width)?;
+        let image = image.slice(..rows * decoder.config().text_embed_dim)?;
         decoder.check(image, prompt, count)?;
         decoder.load(image, prompt)?;
         let mut text = vec![];

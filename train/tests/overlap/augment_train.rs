@@ -7,8 +7,8 @@ use testkit::gate::{Gate, guarded};
 use thalweg::{Device, DeviceBuffer, DeviceKind, DeviceSlice, Event, LiveBrand, Stream, Timeline};
 use thalweg_kernels::train::patches;
 use thalweg_train::overlap::{Augmented, AugmentedOn, augment_train};
-use thalweg_train::{Config, DeviceBatch, Loss, Result, TokenTransformer};
-use thalweg_vision::augment::{Augmentation, Sample as Augmenting};
+use thalweg_train::{DeviceBatch, Loss, Result, TokenTransformer, TokenTransformerConfig};
+use thalweg_vision::augment::{AugmentInput as Augmenting, Augmentation};
 
 use crate::common::{Bits, done, everywhere_and_seeded, lanes, model, results, synchronize};
 use crate::support::{CONFIG, Random, devices};
@@ -53,7 +53,7 @@ impl<S: LiveBrand> OnPatches<S> {
         let patches = (size / 4).pow(2);
         let ends: Vec<i32> = (0..=images).map(|i| (i * patches) as i32).collect();
         Self {
-            model: model(s, Config { inputs: 48, ..CONFIG }),
+            model: model(s, TokenTransformerConfig { input_dim: 48, ..CONFIG }),
             tokens: s.alloc(images * patches * 48).unwrap(),
             position: s.upload_blocking(&Random(1).numbers(2 * images * patches)).unwrap(),
             cu_seqlens: s.upload_blocking(&ends).unwrap(),
@@ -83,7 +83,7 @@ fn augment<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
         losses.push(learner.learn(s, images, labels)?);
         Ok(())
     };
-    augment_train(streams, &mut slots, 0..5, prepare, learn, &Timeline::off()).unwrap();
+    augment_train(streams, &mut slots, 0..5, prepare, learn, &Timeline::disabled()).unwrap();
     assert_eq!(slots.len(), count);
     results(losses, &learner.model)
 }
@@ -103,8 +103,9 @@ fn augmentation_beside_training_has_the_bits_of_one_after_the_other() {
     });
 }
 
-/// While one stream stands at a gate, the two others complete what they are given: the upload of an item beside
-/// augmentation and training of those before, augmentation of the next items beside training.
+/// While one stream stands at a gate, the two others complete what they are given: the upload of an
+/// item beside augmentation and training of those before, augmentation of the next items beside
+/// training.
 #[test]
 fn uploads_augmentation_and_training_go_on_without_one_another() {
     let _alone = alone();
@@ -115,10 +116,10 @@ fn uploads_augmentation_and_training_go_on_without_one_another() {
                 lanes[1].enter(|change| {
                     lanes[2].enter(|train| {
                         let (mut slots, mut learner) = (augmented_slots(upload, 4), OnPatches::new(train));
-                        let (streams, off) = ((upload, change, train), Timeline::off());
+                        let (streams, off) = ((upload, change, train), Timeline::disabled());
                         let mut first =
                             |s: &Stream<_>, _, images: &DeviceSlice<_, f32>, labels: &DeviceSlice<_, i32>| {
-                                learner.learn(s, images, labels)?.get().map(drop)
+                                learner.learn(s, images, labels)?.item().map(drop)
                             };
                         augment_train(streams, &mut slots, 0..4, prepare, &mut first, &off).unwrap();
                         let gate = Gate::closed(device);

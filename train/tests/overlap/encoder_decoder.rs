@@ -7,7 +7,7 @@ use testkit::gate::{Gate, guarded};
 use thalweg::simt::bf16;
 use thalweg::{Device, DeviceKind, Event, LiveBrand, Stream, Timeline};
 use thalweg_train::overlap::{Encoded, EncodedOn, encoder_decoder};
-use thalweg_train::{Config, ImageEncoder, Loss, Precision, Result};
+use thalweg_train::{ImageEncoder, Loss, Precision, Result, TokenTransformerConfig};
 
 use crate::common::{
     Bits, done, everywhere_and_seeded, lanes, model, own_devices, results, stalls, stock, synchronize,
@@ -44,7 +44,7 @@ fn encode_and_train<A: LiveBrand, B: LiveBrand, E: Precision>(
     graphs: bool,
 ) -> Bits {
     let mut encoder = encoder::<_, E>(encode);
-    let mut model = model::<_, E>(train, Config { inputs: encoder.config().width, ..CONFIG });
+    let mut model = model::<_, E>(train, TokenTransformerConfig { input_dim: encoder.config().embed_dim, ..CONFIG });
     encoder.enable_graphs(graphs);
     model.enable_graphs(graphs);
     let (mut slots, mut losses) = (slots(&encoder, count), Vec::new());
@@ -52,7 +52,7 @@ fn encode_and_train<A: LiveBrand, B: LiveBrand, E: Precision>(
         losses.push(loss);
         Ok(())
     };
-    encoder_decoder(&mut encoder, &mut model, &mut slots, 0..6, fill, seen, &Timeline::off()).unwrap();
+    encoder_decoder(&mut encoder, &mut model, &mut slots, 0..6, fill, seen, &Timeline::disabled()).unwrap();
     assert_eq!((slots.len(), model.graphs()), (count, usize::from(graphs)));
     results(losses, &model)
 }
@@ -78,8 +78,8 @@ fn encoding_beside_training_has_the_bits_of_one_after_the_other() {
     encoder_decoder_is_serial::<bf16>();
 }
 
-/// While training stands at a gate, the encoder is ahead by the slots; while the encoder stands at one,
-/// training goes on.
+/// While training stands at a gate, the encoder is ahead by the slots; while the encoder stands at
+/// one, training goes on.
 #[test]
 fn the_encoder_runs_ahead_and_training_goes_on_without_it() {
     let _alone = alone();
@@ -89,9 +89,12 @@ fn the_encoder_runs_ahead_and_training_goes_on_without_it() {
             lanes[0].enter(|encode| {
                 lanes[1].enter(|train| {
                     let mut encoder = encoder::<_, f32>(encode);
-                    let mut model = model::<_, f32>(train, Config { inputs: encoder.config().width, ..CONFIG });
-                    let (mut slots, off) = (slots(&encoder, 3), Timeline::off());
-                    let none = |_, loss: Loss| loss.get().map(drop);
+                    let mut model = model::<_, f32>(
+                        train,
+                        TokenTransformerConfig { input_dim: encoder.config().embed_dim, ..CONFIG },
+                    );
+                    let (mut slots, off) = (slots(&encoder, 3), Timeline::disabled());
+                    let none = |_, loss: Loss| loss.item().map(drop);
                     encoder_decoder(&mut encoder, &mut model, &mut slots, 0..3, fill, none, &off).unwrap();
                     let gate = Gate::closed(device);
                     guarded(&[&gate], || {
@@ -108,7 +111,8 @@ fn the_encoder_runs_ahead_and_training_goes_on_without_it() {
                         let seen = |n, _| {
                             match (n, held) {
                                 (0, 1) => gate.hold(train),
-                                // What follows training on batch 0 is held, and three batches are encoded.
+                                // What follows training on batch 0 is held, and three batches are
+                                // encoded.
                                 (2, 1) => {
                                     synchronize(&lanes[0]);
                                     assert_eq!(done(&lanes), [true, false], "{device}");
@@ -135,7 +139,8 @@ fn encoding_and_training_wait_for_nothing_and_allocate_nothing_after_the_first_b
         a.enter(|encode| {
             b.enter(|train| {
                 let mut encoder = encoder::<_, bf16>(encode);
-                let mut model = model::<_, bf16>(train, Config { inputs: encoder.config().width, ..CONFIG });
+                let mut model =
+                    model::<_, bf16>(train, TokenTransformerConfig { input_dim: encoder.config().embed_dim, ..CONFIG });
                 let mut slots = slots(&encoder, 2);
                 let mut run = |items| {
                     let mut losses = Vec::new();
@@ -143,14 +148,15 @@ fn encoding_and_training_wait_for_nothing_and_allocate_nothing_after_the_first_b
                         losses.push(loss);
                         Ok(())
                     };
-                    encoder_decoder(&mut encoder, &mut model, &mut slots, items, fill, seen, &Timeline::off()).unwrap();
+                    encoder_decoder(&mut encoder, &mut model, &mut slots, items, fill, seen, &Timeline::disabled())
+                        .unwrap();
                     losses
                 };
-                run(0..6).into_iter().for_each(|loss| assert!(loss.get().unwrap().is_finite()));
+                run(0..6).into_iter().for_each(|loss| assert!(loss.item().unwrap().is_finite()));
                 stock(train);
                 let mut later = Vec::new();
                 assert_eq!(stalls(device, || later = run(6..12)), [], "{device}");
-                later.into_iter().for_each(|loss| assert!(loss.get().unwrap().is_finite()));
+                later.into_iter().for_each(|loss| assert!(loss.item().unwrap().is_finite()));
             });
         });
     }
@@ -166,8 +172,11 @@ fn a_failed_item_leaves_the_model_of_the_items_before() {
             b.enter(|train| {
                 let run = |fails: bool| {
                     let mut encoder = encoder::<_, f32>(encode);
-                    let mut model = model::<_, f32>(train, Config { inputs: encoder.config().width, ..CONFIG });
-                    let (mut slots, off) = (slots(&encoder, 2), Timeline::off());
+                    let mut model = model::<_, f32>(
+                        train,
+                        TokenTransformerConfig { input_dim: encoder.config().embed_dim, ..CONFIG },
+                    );
+                    let (mut slots, off) = (slots(&encoder, 2), Timeline::disabled());
                     let input = |s: &Stream<_>, n: usize, batch: &mut EncodedOn<_>| match fails && n == 3 {
                         true => Err(thalweg_train::Error::Batch("broken".into())),
                         false => fill(s, n, batch),

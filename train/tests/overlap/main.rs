@@ -1,5 +1,5 @@
-//! The overlap patterns: bits of the serial form whatever the schedule, what overlaps, no waits and no memory in the
-//! steady state, and failures. Each pattern has its file.
+//! The overlap patterns: bits of the serial form whatever the schedule, what overlaps, no waits and
+//! no memory in the steady state, and failures. Each pattern has its file.
 
 mod augment_train;
 mod common;

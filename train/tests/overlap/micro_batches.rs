@@ -6,14 +6,14 @@ use thalweg::simt::bf16;
 use thalweg::{Device, DeviceKind, Error, LiveBrand, Stream, Timeline};
 use thalweg_train::overlap::micro_batches;
 use thalweg_train::overlap::micro_batches::watched;
-use thalweg_train::{Batch, Precision};
+use thalweg_train::{Precision, TokenBatch};
 
 use crate::common::{
     Bits, done, everywhere_and_seeded, lanes, model, own_devices, results, stalls, stock, synchronize,
 };
 use crate::support::{CONFIG, Sample, bits, devices, distance, numbers};
 
-/// Steps of the optimiser, each on some micro-batches of different sizes.
+/// Steps of the optimizer, each on some micro-batches of different sizes.
 fn micro_samples() -> Vec<Vec<Sample>> {
     let step = |n: u64| (0..5).map(|k| Sample::new(5, 4, 2 + (k as usize + n as usize) % 3, 10 * n + k)).collect();
     (0..4).map(step).collect()
@@ -24,7 +24,7 @@ fn micro<F: LiveBrand, S: LiveBrand, E: Precision>(forward: &Stream<F>, train: &
     let mut losses = Vec::new();
     for step in &micro_samples() {
         let batches: Vec<_> = step.iter().map(Sample::batch).collect();
-        losses.push(micro_batches(forward, &mut model, slots, &batches, &Timeline::off()).unwrap());
+        losses.push(micro_batches(forward, &mut model, slots, &batches, &Timeline::disabled()).unwrap());
     }
     assert_eq!(model.steps(), 4);
     results(losses, &model)
@@ -71,10 +71,10 @@ fn micro_batches_take_the_step_of_one_large_batch() {
             let batches: Vec<_> = samples.iter().map(Sample::batch).collect();
             // In the second step, the gradients of the first one are still in the memory.
             for _ in 0..2 {
-                let off = Timeline::off();
+                let off = Timeline::disabled();
                 let losses = [
-                    a.enter(|forward| micro_batches(forward, &mut models[0], 2, &batches, &off).unwrap().get()),
-                    models[1].step(&whole.batch()).unwrap().get(),
+                    a.enter(|forward| micro_batches(forward, &mut models[0], 2, &batches, &off).unwrap().item()),
+                    models[1].step(&whole.batch()).unwrap().item(),
                 ];
                 let [parts, all] = losses.map(|loss| loss.unwrap());
                 assert!((parts - all).abs() < 1e-5 * all, "{device}: {parts} and {all}");
@@ -102,8 +102,8 @@ fn forward_passes_go_on_beside_a_backward_pass_and_the_other_way_round() {
         for held in 0..2 {
             lanes[0].enter(|forward| {
                 lanes[1].enter(|train| {
-                    let (mut model, off) = (model::<_, f32>(train, CONFIG), Timeline::off());
-                    micro_batches(forward, &mut model, 3, &batches, &off).unwrap().get().unwrap();
+                    let (mut model, off) = (model::<_, f32>(train, CONFIG), Timeline::disabled());
+                    micro_batches(forward, &mut model, 3, &batches, &off).unwrap().item().unwrap();
                     let gate = Gate::closed(device);
                     guarded(&[&gate], || {
                         let before = |backward, k| match (held, backward, k) {
@@ -115,7 +115,8 @@ fn forward_passes_go_on_beside_a_backward_pass_and_the_other_way_round() {
                                 gate.open();
                             }
                             (1, true, 1) => gate.hold(train),
-                            // Backward passes from 1 on are held, and forward passes up to 3 are done.
+                            // Backward passes from 1 on are held, and forward passes up to 3 are
+                            // done.
                             (1, true, 3) => {
                                 synchronize(&lanes[0]);
                                 assert_eq!(done(&lanes), [true, false], "{device}");
@@ -123,7 +124,7 @@ fn forward_passes_go_on_beside_a_backward_pass_and_the_other_way_round() {
                             }
                             _ => {}
                         };
-                        watched(forward, &mut model, 3, &batches, &off, before).unwrap().get().unwrap();
+                        watched(forward, &mut model, 3, &batches, &off, before).unwrap().item().unwrap();
                     });
                 });
             });
@@ -143,7 +144,7 @@ fn micro_batches_refuse_a_stream_of_another_device() {
         let run = |refused: bool| {
             a.enter(|forward| {
                 b.enter(|train| {
-                    let (mut model, off) = (model::<_, f32>(train, CONFIG), Timeline::off());
+                    let (mut model, off) = (model::<_, f32>(train, CONFIG), Timeline::disabled());
                     let mut losses = Vec::new();
                     for step in &steps {
                         let batches: Vec<_> = step.iter().map(Sample::batch).collect();
@@ -170,25 +171,26 @@ fn micro_batches_wait_for_nothing_and_allocate_nothing_after_the_first_steps() {
         let [a, b] = lanes(device);
         a.enter(|forward| {
             b.enter(|train| {
-                let (mut model, off) = (model::<_, bf16>(train, CONFIG), Timeline::off());
+                let (mut model, off) = (model::<_, bf16>(train, CONFIG), Timeline::disabled());
                 let samples: Vec<_> = (0..4).map(|n| Sample::new(5, 4, 4, n)).collect();
                 let batches: Vec<_> = samples.iter().map(Sample::batch).collect();
                 let mut step = |times| {
                     let step = |_| micro_batches(forward, &mut model, 2, &batches, &off).unwrap();
                     (0..times).map(step).collect::<Vec<_>>()
                 };
-                let first: Vec<_> = step(5).into_iter().map(|loss| loss.get().unwrap()).collect();
+                let first: Vec<_> = step(5).into_iter().map(|loss| loss.item().unwrap()).collect();
                 stock(train);
                 let mut later = Vec::new();
                 let waited = stalls(device, || later = step(5));
                 assert_eq!(waited, [], "{device}");
-                assert!(later.pop().unwrap().get().unwrap() < first[0]);
+                assert!(later.pop().unwrap().item().unwrap() < first[0]);
             });
         });
     }
 }
 
-/// A failure of the device that loses the memory of a model is said to be that, and not a lost reading.
+/// A failure of the device that loses the memory of a model is said to be that, and not a lost
+/// reading.
 #[test]
 fn a_lost_model_is_reported_as_one() {
     let _alone = alone();
@@ -196,9 +198,9 @@ fn a_lost_model_is_reported_as_one() {
     let [a, b] = lanes(device);
     a.enter(|forward| {
         b.enter(|train| {
-            let (mut model, off) = (model::<_, f32>(train, CONFIG), Timeline::off());
+            let (mut model, off) = (model::<_, f32>(train, CONFIG), Timeline::disabled());
             let sample = Sample::new(5, 4, 3, 1);
-            let fail = |_, _| device.fail("on purpose");
+            let fail = |_, _| device.poison("on purpose");
             watched(forward, &mut model, 1, &[sample.batch()], &off, fail).unwrap_err();
             let error = model.tensors().unwrap_err();
             assert!(matches!(error, thalweg_train::Error::Lost), "{error:?}");
@@ -217,8 +219,8 @@ fn out_of_memory_in_a_step_leaves_the_step_before() {
         b.enter(|train| {
             let small: Vec<_> = (0..3).map(|n| Sample::new(5, 4, 3, n)).collect();
             let large = Sample::new(5, 4, 60, 9);
-            let small: Vec<Batch<'_>> = small.iter().map(Sample::batch).collect();
-            let off = Timeline::off();
+            let small: Vec<TokenBatch<'_>> = small.iter().map(Sample::batch).collect();
+            let off = Timeline::disabled();
             let mut models = [(); 2].map(|()| model::<_, f32>(train, CONFIG));
             for model in &mut models {
                 model.step(&small[0]).unwrap();

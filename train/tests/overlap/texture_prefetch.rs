@@ -6,8 +6,10 @@ use testkit::devices::alone;
 use testkit::gate::{Gate, guarded};
 use thalweg::{Device, DeviceKind, DeviceSlice, Event, LiveBrand, Stream, Timeline};
 use thalweg_train::overlap::{Photographs, PhotographsOn, augment_train, texture_prefetch};
-use thalweg_train::{Batch, Config, Error, Loss, Result};
-use thalweg_vision::{DeviceTokenValues, Head, Layer, Options, PLANES, Params, Pipeline, Precision, Query};
+use thalweg_train::{Error, Loss, Result, TokenBatch, TokenTransformerConfig};
+use thalweg_vision::{
+    DeviceTokenValues, Head, Layer, PLANES, Pipeline, PipelineOptions, Query, TokenParams, TokenPrecision,
+};
 
 use crate::augment_train::{OnPatches, augmented_slots, prepare};
 use crate::common::{
@@ -32,7 +34,7 @@ fn query(n: u64) -> Query {
 }
 
 fn texture_pipeline(device: Device, query: &Query) -> Pipeline {
-    let params = Params { patch: 8, budget: 96, sides: 2..=4, ..Params::default() };
+    let params = TokenParams { patch: 8, budget: 96, sides: 2..=4, ..TokenParams::default() };
     Pipeline::new(device, params).unwrap().with_query(&head(), query).unwrap()
 }
 
@@ -44,7 +46,7 @@ fn photographs<S: LiveBrand>(s: &Stream<S>, item: usize, batch: &mut Photographs
     let host = s.bind((s.device().pinned_from(&pixels)?, s.device().pinned_from(&labels)?))?;
     s.copy_to_device(&host.0, &mut batch.rgb)?;
     s.copy_to_device(&host.1, &mut batch.labels)?;
-    Ok(batch.workspace.ask(s, &head(), &query(item as u64 % 3))?)
+    Ok(batch.workspace.set_query(s, &head(), &query(item as u64 % 3))?)
 }
 
 fn photograph_slots<S: LiveBrand>(s: &Stream<S>, count: usize) -> VecDeque<Event<Photographs>> {
@@ -57,14 +59,15 @@ fn textures<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     count: usize,
     graphs: bool,
 ) -> Bits {
-    let mut model = model::<_, f32>(train, Config { inputs: PLANES, ..CONFIG });
+    let mut model = model::<_, f32>(train, TokenTransformerConfig { input_dim: PLANES, ..CONFIG });
     model.enable_graphs(graphs);
     let (mut slots, mut losses) = (photograph_slots(upload, count), Vec::new());
     let seen = |_, loss| {
         losses.push(loss);
         Ok(())
     };
-    texture_prefetch((upload, textures), &mut model, &mut slots, 0..5, photographs, seen, &Timeline::off()).unwrap();
+    texture_prefetch((upload, textures), &mut model, &mut slots, 0..5, photographs, seen, &Timeline::disabled())
+        .unwrap();
     assert_eq!((slots.len(), model.graphs()), (count, usize::from(graphs)));
     results(losses, &model)
 }
@@ -92,7 +95,7 @@ fn prefetched_textures_are_the_tokens_of_the_pipeline_for_the_query() {
         let [lane] = lanes(device);
         lane.enter(|s| {
             let (losses, _) = textures((s, s, s), 2, true);
-            let mut model = model::<_, f32>(s, Config { inputs: PLANES, ..CONFIG });
+            let mut model = model::<_, f32>(s, TokenTransformerConfig { input_dim: PLANES, ..CONFIG });
             for (n, loss) in losses.into_iter().enumerate() {
                 // A pipeline of the item's own query, instead of one that was asked another query.
                 let pipeline = texture_pipeline(device, &query(n as u64 % 3));
@@ -107,8 +110,9 @@ fn prefetched_textures_are_the_tokens_of_the_pipeline_for_the_query() {
                 let position = s.read_blocking(fresh.position().slice(..2 * count).unwrap()).unwrap();
                 let cu_seqlens = s.read_blocking(fresh.image_cu_seqlens()).unwrap();
                 let labels = s.read_blocking(&slot.labels).unwrap();
-                let batch = Batch { tokens: &tokens, position: &position, cu_seqlens: &cu_seqlens, labels: &labels };
-                let want = model.step(&batch).unwrap().get().unwrap();
+                let batch =
+                    TokenBatch { tokens: &tokens, position: &position, cu_seqlens: &cu_seqlens, labels: &labels };
+                let want = model.step(&batch).unwrap().item().unwrap();
                 let got = f32::from_bits(loss);
                 assert!((got - want).abs() < 1e-4 * want, "{device}: item {n}: {got}, and {want}");
             }
@@ -123,13 +127,13 @@ fn tokens_of_sixteen_bits_are_refused() {
     for &device in devices() {
         let [lane] = lanes(device);
         lane.enter(|s| {
-            let options = Options { precision: Precision::F16, ..Options::default() };
-            let params = Params { patch: 8, budget: 96, sides: 2..=4, ..Params::default() };
+            let options = PipelineOptions { precision: TokenPrecision::F16, ..PipelineOptions::default() };
+            let params = TokenParams { patch: 8, budget: 96, sides: 2..=4, ..TokenParams::default() };
             let pipeline = Pipeline::with_options(device, params, options).unwrap();
             let mut slots = VecDeque::from([Photographs::new(s, &pipeline, &PHOTOGRAPHS).unwrap()]);
-            let mut model = model::<_, f32>(s, Config { inputs: PLANES, ..CONFIG });
+            let mut model = model::<_, f32>(s, TokenTransformerConfig { input_dim: PLANES, ..CONFIG });
             let input = |_: &Stream<_>, _, _: &mut PhotographsOn<_>| Ok(());
-            let off = Timeline::off();
+            let off = Timeline::disabled();
             let run = texture_prefetch((s, s), &mut model, &mut slots, 0..1, input, |_, _| Ok(()), &off);
             assert!(matches!(&run, Err(Error::Batch(what)) if what.contains("16 bits")), "{run:?}");
             assert_eq!(model.steps(), 0);
@@ -137,8 +141,8 @@ fn tokens_of_sixteen_bits_are_refused() {
     }
 }
 
-/// While training stands at a gate, textures are ahead by the slots, and the upload too; while textures
-/// stand, uploads and training go on.
+/// While training stands at a gate, textures are ahead by the slots, and the upload too; while
+/// textures stand, uploads and training go on.
 #[test]
 fn uploads_textures_and_training_go_on_without_one_another() {
     let _alone = alone();
@@ -148,9 +152,9 @@ fn uploads_textures_and_training_go_on_without_one_another() {
             lanes[0].enter(|upload| {
                 lanes[1].enter(|make| {
                     lanes[2].enter(|train| {
-                        let mut model = model::<_, f32>(train, Config { inputs: PLANES, ..CONFIG });
-                        let (mut slots, off) = (photograph_slots(upload, 4), Timeline::off());
-                        let none = |_, loss: Loss| loss.get().map(drop);
+                        let mut model = model::<_, f32>(train, TokenTransformerConfig { input_dim: PLANES, ..CONFIG });
+                        let (mut slots, off) = (photograph_slots(upload, 4), Timeline::disabled());
+                        let none = |_, loss: Loss| loss.item().map(drop);
                         texture_prefetch((upload, make), &mut model, &mut slots, 0..4, photographs, none, &off)
                             .unwrap();
                         let gate = Gate::closed(device);
@@ -199,8 +203,8 @@ fn augmentation_and_textures_wait_for_nothing_and_allocate_nothing_after_the_fir
         a.enter(|upload| {
             b.enter(|middle| {
                 c.enter(|train| {
-                    let off = Timeline::off();
-                    let mut model = model::<_, f32>(train, Config { inputs: PLANES, ..CONFIG });
+                    let off = Timeline::disabled();
+                    let mut model = model::<_, f32>(train, TokenTransformerConfig { input_dim: PLANES, ..CONFIG });
                     let (mut slots, mut others) = (photograph_slots(upload, 3), augmented_slots(upload, 3));
                     let mut learner = OnPatches::new(train);
                     let mut run = |items: std::ops::Range<usize>| {
@@ -219,11 +223,11 @@ fn augmentation_and_textures_wait_for_nothing_and_allocate_nothing_after_the_fir
                         augment_train((upload, middle, train), &mut others, items, prepare, learn, &off).unwrap();
                         losses.into_inner()
                     };
-                    run(0..6).into_iter().for_each(|loss| assert!(loss.get().unwrap().is_finite()));
+                    run(0..6).into_iter().for_each(|loss| assert!(loss.item().unwrap().is_finite()));
                     stock(train);
                     let mut later = Vec::new();
                     assert_eq!(stalls(device, || later = run(6..12)), [], "{device}");
-                    later.into_iter().for_each(|loss| assert!(loss.get().unwrap().is_finite()));
+                    later.into_iter().for_each(|loss| assert!(loss.item().unwrap().is_finite()));
                 });
             });
         });

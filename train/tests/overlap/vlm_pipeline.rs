@@ -14,16 +14,16 @@ use crate::common::{done, everywhere_and_seeded, lanes, own_devices, stalls, syn
 use crate::support::{Random, devices};
 
 const MODEL: VisionLanguageConfig = VisionLanguageConfig {
-    inputs: 3,
-    width: 16,
-    heads: 2,
+    input_dim: 3,
+    embed_dim: 16,
+    num_heads: 2,
     depth: 1,
-    text_width: 24,
-    text_heads: 3,
+    text_embed_dim: 24,
+    text_num_heads: 3,
     text_depth: 2,
-    vocabulary: 30,
-    places: 10,
-    eps: 1e-5,
+    vocab_size: 30,
+    max_tokens: 10,
+    norm_eps: 1e-5,
     gelu: thalweg_train::Gelu::Tanh,
 };
 /// The most tokens of an image, and of a text.
@@ -53,23 +53,23 @@ fn requests<S: LiveBrand, E: Precision>(encoder: &VisionEncoder<S, E>, count: us
 
 /// Answers requests on four streams: upload, preparation, encoder and decoder.
 fn answer<E: Precision>([up, cuts, encode, decode]: [&AnyStream; 4], count: usize) -> Vec<Vec<i32>> {
-    let file = MODEL.draw(11).unwrap();
+    let file = MODEL.init(11).unwrap();
     encode.enter(|encode| {
         decode.enter(|decode| {
             let mut encoder = VisionEncoder::<_, E>::from_tensors(encode, &file).unwrap();
             let mut decoder = TextDecoder::<_, E>::from_tensors(decode, &file).unwrap();
             let (mut slots, mut texts) = (requests(&encoder, count), Vec::new());
             let before = stages::<_, thalweg_train::Error>(&mut slots)
-                .any(up, Activity::Upload, |s, n, request| {
+                .step_on_any(up, Activity::Upload, |s, n, request| {
                     ask(s, n, request)?;
                     Ok(())
                 })
-                .any(cuts, Activity::Compute, |s, _, request| cut(s, request));
+                .step_on_any(cuts, Activity::Compute, |s, _, request| cut(s, request));
             let seen = |n, text| {
                 texts.push((n, text));
                 Ok(())
             };
-            vlm_pipeline(before, &mut encoder, &mut decoder, 0..9, seen, &Timeline::off()).unwrap();
+            vlm_pipeline(before, &mut encoder, &mut decoder, 0..9, seen, &Timeline::disabled()).unwrap();
             assert!(texts.iter().map(|(n, _)| *n).eq(0..9));
             texts.into_iter().map(|(_, text)| text.get().unwrap()).collect()
         })
@@ -83,7 +83,7 @@ fn answers_are_serial<E: Precision>() {
         let serial = answer::<E>([&lane; 4], 1);
         // What the model writes by itself, one request after another.
         let whole: Vec<_> = lane.enter(|s| {
-            let mut model = VisionLanguage::<_, E>::from_tensors(s, &MODEL.draw(11).unwrap()).unwrap();
+            let mut model = VisionLanguage::<_, E>::from_tensors(s, &MODEL.init(11).unwrap()).unwrap();
             let one = |n: usize| {
                 let mut random = Random(n as u64);
                 let (rows, count) = (1 + random.below(MOST[0]), 1 + random.below(MOST[1]));
@@ -108,8 +108,8 @@ fn requests_on_four_streams_get_the_texts_of_one_after_another() {
     answers_are_serial::<bf16>();
 }
 
-/// While one stream stands at a gate, those before it go on as far as the slots reach, and those behind it
-/// complete what they have.
+/// While one stream stands at a gate, those before it go on as far as the slots reach, and those
+/// behind it complete what they have.
 #[test]
 fn preparing_encoding_and_writing_overlap() {
     let _alone = alone();
@@ -118,14 +118,14 @@ fn preparing_encoding_and_writing_overlap() {
         let [prepare, encode, decode] = &lanes;
         encode.enter(|encode| {
             decode.enter(|decode| {
-                let file = MODEL.draw(11).unwrap();
+                let file = MODEL.init(11).unwrap();
                 let mut encoder = VisionEncoder::<_, f32>::from_tensors(encode, &file).unwrap();
                 let mut decoder = TextDecoder::<_, f32>::from_tensors(decode, &file).unwrap();
-                let (mut slots, off) = (requests(&encoder, 4), Timeline::off());
+                let (mut slots, off) = (requests(&encoder, 4), Timeline::disabled());
                 for held in [None, Some(0), Some(1), Some(2)] {
                     let gate = Gate::closed(device);
                     let mut go = || {
-                        let before = stages::<_, thalweg_train::Error>(&mut slots).any(
+                        let before = stages::<_, thalweg_train::Error>(&mut slots).step_on_any(
                             prepare,
                             Activity::Upload,
                             |s, n, request| {
@@ -145,7 +145,8 @@ fn preparing_encoding_and_writing_overlap() {
                         let seen = |n, text: Text| {
                             texts.push(text);
                             if let (3, Some(before)) = (n, held) {
-                                // The streams before the held one have done four requests, those behind it two.
+                                // The streams before the held one have done four requests, those
+                                // behind it two.
                                 lanes.iter().take(before).for_each(synchronize);
                                 let done = done(&lanes);
                                 assert!((0..3).all(|k| done[k] == (Some(k) < held)), "{device}: {done:?}, {held:?}");
@@ -177,14 +178,14 @@ fn requests_wait_for_nothing_and_allocate_nothing_after_the_first_ones() {
         let [prepare, encode, decode] = &lanes;
         encode.enter(|encode| {
             decode.enter(|decode| {
-                let file = MODEL.draw(11).unwrap();
+                let file = MODEL.init(11).unwrap();
                 let mut encoder = VisionEncoder::<_, bf16>::from_tensors(encode, &file).unwrap();
                 let mut decoder = TextDecoder::<_, bf16>::from_tensors(decode, &file).unwrap();
                 let mut slots = requests(&encoder, 3);
                 let mut run = |items: std::ops::Range<usize>, gate: Option<&Gate>| {
                     let mut texts = Vec::with_capacity(8);
                     let first = items.start;
-                    let before = stages::<_, thalweg_train::Error>(&mut slots).any(
+                    let before = stages::<_, thalweg_train::Error>(&mut slots).step_on_any(
                         prepare,
                         Activity::Upload,
                         |s, n, request| {
@@ -199,7 +200,7 @@ fn requests_wait_for_nothing_and_allocate_nothing_after_the_first_ones() {
                         texts.push(text);
                         Ok(())
                     };
-                    vlm_pipeline(before, &mut encoder, &mut decoder, items, seen, &Timeline::off()).unwrap();
+                    vlm_pipeline(before, &mut encoder, &mut decoder, items, seen, &Timeline::disabled()).unwrap();
                     gate.inspect(|gate| gate.open());
                     texts
                 };
@@ -215,7 +216,8 @@ fn requests_wait_for_nothing_and_allocate_nothing_after_the_first_ones() {
     }
 }
 
-/// A request that does not fit ends the run; those before it have their texts, and the pipeline can go on.
+/// A request that does not fit ends the run; those before it have their texts, and the pipeline can
+/// go on.
 #[test]
 fn a_request_that_does_not_fit_leaves_those_before() {
     let _alone = alone();
@@ -223,7 +225,7 @@ fn a_request_that_does_not_fit_leaves_those_before() {
         let [a, b] = lanes(device);
         a.enter(|encode| {
             b.enter(|decode| {
-                let file = MODEL.draw(11).unwrap();
+                let file = MODEL.init(11).unwrap();
                 let mut encoder = VisionEncoder::<_, f32>::from_tensors(encode, &file).unwrap();
                 let mut decoder = TextDecoder::<_, f32>::from_tensors(decode, &file).unwrap();
                 let mut slots = requests(&encoder, 3);
@@ -245,7 +247,7 @@ fn a_request_that_does_not_fit_leaves_those_before() {
                         texts.push(text);
                         Ok(())
                     };
-                    let ended = vlm_pipeline(before, &mut encoder, &mut decoder, items, seen, &Timeline::off());
+                    let ended = vlm_pipeline(before, &mut encoder, &mut decoder, items, seen, &Timeline::disabled());
                     (ended, texts.into_iter().map(|text: Text| text.get().unwrap()).collect::<Vec<_>>())
                 };
                 let (ended, mut texts) = run(0..9, 4);

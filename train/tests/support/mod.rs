@@ -5,20 +5,29 @@ use std::path::Path;
 
 pub use testkit::devices::{devices, on_each_device};
 use thalweg::Device;
-use thalweg_train::{Batch, Config, Data, Gelu, Pool, Products, Tensors};
+use thalweg_train::{Data, Gelu, MatmulBackend, Pooling, Tensors, TokenBatch, TokenTransformerConfig};
 
 /// A small model.
-pub const CONFIG: Config =
-    Config { inputs: 5, width: 16, heads: 2, depth: 2, classes: 4, eps: 1e-5, gelu: Gelu::Tanh, pool: Pool::Mean };
+pub const CONFIG: TokenTransformerConfig = TokenTransformerConfig {
+    input_dim: 5,
+    embed_dim: 16,
+    num_heads: 2,
+    depth: 2,
+    num_classes: 4,
+    norm_eps: 1e-5,
+    gelu: Gelu::Tanh,
+    pooling: Pooling::Mean,
+};
 
-/// Returns what can compute the products of models on a device: thalweg's kernels, and cuBLASLt if it is there.
-pub fn products(device: Device) -> Vec<Products> {
-    let library = Products::cublaslt(device);
+/// Returns what can compute the products of models on a device: thalweg's kernels, and cuBLASLt if
+/// it is there.
+pub fn products(device: Device) -> Vec<MatmulBackend> {
+    let library = MatmulBackend::cublaslt(device);
     match &library {
         Ok(library) => testkit::devices::report(&format!("covered: {library:?} on {device}")),
         Err(why) => testkit::devices::report(&format!("NOT COVERED: cuBLASLt on {device}: {why}")),
     }
-    [Products::default()].into_iter().chain(library).collect()
+    [MatmulBackend::default()].into_iter().chain(library).collect()
 }
 
 /// Reads a golden file. In a bundle without cargo the current folder is that of the repository.
@@ -93,8 +102,8 @@ impl Sample {
         Self { tokens: random.numbers(rows * inputs), position: random.numbers(2 * rows), cu_seqlens, labels }
     }
 
-    pub fn batch(&self) -> Batch<'_> {
+    pub fn batch(&self) -> TokenBatch<'_> {
         let Self { tokens, position, cu_seqlens, labels } = self;
-        Batch { tokens, position, cu_seqlens, labels }
+        TokenBatch { tokens, position, cu_seqlens, labels }
     }
 }

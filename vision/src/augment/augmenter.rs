@@ -10,7 +10,7 @@ use crate::MAX_EXTENT;
 
 /// An image of a batch that is on the device, and what happens to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sample {
+pub struct AugmentInput {
     /// The start of the image in the buffer of pixels, in bytes. It is interleaved RGB, [H, W, 3].
     pub start: usize,
     /// Its rows.
@@ -112,10 +112,12 @@ output! {
 }
 
 impl Augmentation {
-    /// Makes the device memory for batches of up to `images` images, which become `size` x `size` pixels.
+    /// Makes the device memory for batches of up to `images` images, which become `size` x `size`
+    /// pixels.
     ///
     /// # Errors
-    /// - [`Error::Parameter`](thalweg::Error::Parameter): an option is out of its range, `size` is not within 1 to 16384 or smaller than the blur has taps, or `images` is not within 1
+    /// - [`Error::Parameter`](thalweg::Error::Parameter): an option is out of its range, `size` is
+    ///   not within 1 to 16384 or smaller than the blur has taps, or `images` is not within 1
     ///   to 65535.
     /// - The device is out of memory or has failed.
     pub fn augmenter<S: LiveBrand>(&self, stream: &Stream<S>, size: u32, images: usize) -> Result<AugmenterOn<S>> {
@@ -159,12 +161,12 @@ impl<S: Brand> AugmenterOn<S> {
     /// Says what the next batch is: copies the samples' numbers to the device, in stream order.
     ///
     /// # Errors
-    /// - [`Error::Parameter`](thalweg::Error::Parameter): there are no samples or more than the augmenter
-    ///   was made for, an image has a side that is not within 1 to 16384, its crop has no area or is not
-    ///   inside it, a factor is negative or not finite, or a sample changes its contrast or is blurred
-    ///   although the augmentation does not.
+    /// - [`Error::Parameter`](thalweg::Error::Parameter): there are no samples or more than the
+    ///   augmenter was made for, an image has a side that is not within 1 to 16384, its crop has no
+    ///   area or is not inside it, a factor is negative or not finite, or a sample changes its
+    ///   contrast or is blurred although the augmentation does not.
     /// - The device is out of memory or has failed.
-    pub fn prepare(&mut self, stream: &Stream<S>, samples: &[Sample]) -> Result<()>
+    pub fn prepare(&mut self, stream: &Stream<S>, samples: &[AugmentInput]) -> Result<()>
     where
         S: LiveBrand,
     {
@@ -186,16 +188,16 @@ impl<S: Brand> AugmenterOn<S> {
         Ok(())
     }
 
-    /// Enqueues the work that augments the images in `rgb`: `out` [B, 3, S, S], for the B samples that
-    /// were [prepared](Self::prepare) last. The host waits for nothing.
+    /// Enqueues the work that augments the images in `rgb`: `out` [B, 3, S, S], for the B samples
+    /// that were [prepared](Self::prepare) last. The host waits for nothing.
     ///
-    /// A captured graph can contain it. Each replay then augments the samples that were prepared before
-    /// it, which must be as many as at the capture. An image that is not inside `rgb` leaves its part
-    /// of `out` as it was.
+    /// A captured graph can contain it. Each replay then augments the samples that were prepared
+    /// before it, which must be as many as at the capture. An image that is not inside `rgb` leaves
+    /// its part of `out` as it was.
     ///
     /// # Errors
-    /// - [`Error::Parameter`](thalweg::Error::Parameter): no samples were prepared, or `rgb` is too short
-    ///   for them.
+    /// - [`Error::Parameter`](thalweg::Error::Parameter): no samples were prepared, or `rgb` is too
+    ///   short for them.
     /// - `out` has another length, or the device has failed.
     pub fn launch<T: Output>(
         &mut self,
@@ -227,8 +229,8 @@ impl<S: Brand> AugmenterOn<S> {
 }
 
 impl Plan {
-    fn check(&self, sample: &Sample) -> Result<()> {
-        let &Sample { start, height, width, parameters } = sample;
+    fn check(&self, sample: &AugmentInput) -> Result<()> {
+        let &AugmentInput { start, height, width, parameters } = sample;
         let Parameters { crop, brightness, contrast, saturation, sigma, .. } = parameters;
         if [height, width].iter().any(|side| !(1..=MAX_EXTENT).contains(side)) {
             return refuse("image size", format!("{height} x {width}"), format!("1 to {MAX_EXTENT} pixels a side"));
@@ -256,8 +258,8 @@ impl Plan {
         Ok(())
     }
 
-    fn record(&self, sample: &Sample) -> [u32; kernels::RECORD_WORDS as usize] {
-        let &Sample { start, width, parameters, .. } = sample;
+    fn record(&self, sample: &AugmentInput) -> [u32; kernels::RECORD_WORDS as usize] {
+        let &AugmentInput { start, width, parameters, .. } = sample;
         let Parameters { crop, flip, brightness, contrast, saturation, grayscale, sigma } = parameters;
         let mut taps = [0.0; 4];
         let blurs = sigma > 0.0;

@@ -1,5 +1,5 @@
-//! Augmentation for training: random crop, resize, flip, colour and blur of a batch of images, on the
-//! device.
+//! Augmentation for training: random crop, resize, flip, color and blur of a batch of images, on
+//! the device.
 //!
 //! The images of a batch may have any sizes; two launches make them one batch of `S` x `S` images
 //! ([`kernels`] says how). What happens to an image depends on the seed, the epoch and the index of
@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use thalweg::{Device, stream_tags};
-//! use thalweg_vision::augment::{Augmentation, Sample};
+//! use thalweg_vision::augment::{Augmentation, AugmentInput};
 //!
 //! stream_tags!(Work);
 //! let gpu = Device::best()?;
@@ -24,7 +24,7 @@
 //! let mut start = 0;
 //! for (index, [height, width]) in (0..).zip(sizes) {
 //!     let parameters = augmentation.parameters(seed, epoch, index, width, height)?;
-//!     samples.push(Sample { start, height, width, parameters });
+//!     samples.push(AugmentInput { start, height, width, parameters });
 //!     start += 3 * (height * width) as usize;
 //! }
 //! let mut augmenter = augmentation.augmenter(&work, 32, 2)?;   // 32 x 32 pixels, up to two images
@@ -42,7 +42,7 @@ use std::ops::RangeInclusive;
 
 use thalweg::{Error, Result};
 
-pub use augmenter::{Augmenter, AugmenterOn, Output, Sample};
+pub use augmenter::{AugmentInput, Augmenter, AugmenterOn, Output};
 pub use philox::philox;
 /// The typed launchers of the kernels.
 pub use thalweg_kernels::augment as kernels;
@@ -195,7 +195,7 @@ fn lerp(range: &RangeInclusive<f64>, u: f64) -> f64 {
 }
 
 impl Augmentation {
-    /// Returns the augmentation that only resizes and normalises.
+    /// Returns the augmentation that only resizes and normalizes.
     #[must_use]
     pub fn none() -> Self {
         let default = Self::default();
@@ -268,8 +268,9 @@ impl Augmentation {
     /// Draws what happens to image number `index` of a data set in an epoch.
     ///
     /// # Errors
-    /// [`Error::Parameter`] if a side of the image is not within 1 to 16384, if an option is out of its
-    /// range, or if the crop has no area because the ratio of its sides is too far from that of the image.
+    /// [`Error::Parameter`] if a side of the image is not within 1 to 16384, if an option is out of
+    /// its range, or if the crop has no area because the ratio of its sides is too far from that of
+    /// the image.
     pub fn parameters(&self, seed: u64, epoch: u32, index: u64, width: u32, height: u32) -> Result<Parameters> {
         self.validate()?;
         if [height, width].iter().any(|side| !(1..=MAX_EXTENT).contains(side)) {

@@ -28,12 +28,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Wake, Waker};
 
-use thalweg::{Device, Error, Event, Query, Result, Returned};
+use thalweg::{Device, Error, Event, QueryResult, Result, Returned};
 
 pub(crate) use slot::{Buffers, BuffersOn, Draft, Run, Slot, SlotOn, Work};
 
 use crate::lock;
-use crate::stages::Stages;
+use crate::stages::StageTimings;
 
 /// The places of a pipeline.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ struct State {
     queue: VecDeque<Waiter>,
     /// The last number that was given.
     numbers: u64,
-    stages: Stages,
+    stages: StageTimings,
 }
 
 /// A thread or task in the queue.
@@ -118,10 +118,10 @@ impl Slots {
 
     /// Whether this process is a forked child.
     fn in_child(&self) -> bool {
-        matches!(self.device.usable(), Err(Error::Forked))
+        matches!(self.device.ensure_usable(), Err(Error::Forked))
     }
 
-    pub(crate) fn stages(&self) -> Stages {
+    pub(crate) fn stages(&self) -> StageTimings {
         lock(&self.state).stages
     }
 
@@ -210,7 +210,7 @@ impl Slots {
     }
 
     /// Takes back a slot that nobody uses, and adds the times of its batch, if it was measured.
-    pub(crate) fn recycle(&self, draft: Draft, times: Option<Stages>) {
+    pub(crate) fn recycle(&self, draft: Draft, times: Option<StageTimings>) {
         if self.in_child() {
             return forget(draft);
         }
@@ -224,8 +224,8 @@ impl Slots {
 
     /// Takes a slot back. It is free once the event is complete. Waits for nothing.
     ///
-    /// `done` is the slot's event over nothing. It is asked without the lock, because a question to a
-    /// device with a seeded schedule runs what the device holds, host functions among it.
+    /// `done` is the slot's event over nothing. It is asked without the lock, because a question to
+    /// a device with a seeded schedule runs what the device holds, host functions among it.
     pub(crate) fn give_back(self: Arc<Self>, slot: Event<Slot>, done: Event<()>) {
         if self.in_child() {
             return forget((slot, done));
@@ -264,12 +264,12 @@ impl Slots {
 
 /// The slot, if its work is certainly done. Runs nothing, so it may be called under the lock.
 fn idle(slot: Event<Slot>) -> Result<Slot, Event<Slot>> {
-    if !slot.has_passed() {
+    if !slot.is_known_complete() {
         return Err(slot);
     }
     match slot.query() {
-        Ok(Query::Ready(slot)) => Ok(slot),
-        Ok(Query::Pending(slot)) | Err(Returned { value: slot, .. }) => Err(slot),
+        Ok(QueryResult::Ready(slot)) => Ok(slot),
+        Ok(QueryResult::Pending(slot)) | Err(Returned { value: slot, .. }) => Err(slot),
     }
 }
 

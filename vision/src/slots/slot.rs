@@ -124,7 +124,8 @@ impl<S: LiveBrand> SlotOn<S> {
 }
 
 impl<S: Brand> SlotOn<S> {
-    /// Enqueues a batch: upload (if there is one), all stages, download. Calls `mark` after each of them.
+    /// Enqueues a batch: upload (if there is one), all stages, download. Calls `mark` after each of
+    /// them.
     fn enqueue(&mut self, stream: &Stream<S>, mut mark: impl FnMut() -> Result<()>) -> Result<()> {
         let BuffersOn { rgb, workspace, results, planes } = &mut self.buffers;
         if self.run.uploads {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use thalweg::{Device, Result};
 
 use super::Slots;
-use crate::{Image, Options, Params, Pipeline, lock};
+use crate::{Image, Pipeline, PipelineOptions, TokenParams, lock};
 
 impl Slots {
     /// Settles the returning slots as if their device could not say whether they are done.
@@ -19,15 +19,20 @@ impl Slots {
 }
 
 fn pipeline(depth: usize) -> Result<Pipeline> {
-    Pipeline::with_options(Device::new_cpu()?, Params::default(), Options { depth, ..Options::default() })
+    Pipeline::with_options(
+        Device::new_cpu()?,
+        TokenParams::default(),
+        PipelineOptions { depth, ..PipelineOptions::default() },
+    )
 }
 
-/// Pixels on the device give the tokens that they give from the host: call by call, captured and replayed,
-/// for images of two sizes in turn. What fails comes back with its pixels, and the others go on.
+/// Pixels on the device give the tokens that they give from the host: call by call, captured and
+/// replayed, for images of two sizes in turn. What fails comes back with its pixels, and the others
+/// go on.
 #[test]
 fn pixels_on_the_device_give_the_same_tokens() -> Result<()> {
     let device = Device::new_cpu()?;
-    let pipeline = Pipeline::new(device, Params { budget: 300, ..Params::default() })?;
+    let pipeline = Pipeline::new(device, TokenParams { budget: 300, ..TokenParams::default() })?;
     let picture = |i: u32| {
         let [height, width] = if i.is_multiple_of(2) { [40, 70] } else { [33, 64] };
         Image::new(height, width, (0..3 * height * width).map(|b| ((b * (i + 3)) >> 2) as u8).collect())
@@ -116,8 +121,8 @@ fn a_forked_child_waits_for_no_lock() -> Result<()> {
     assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop())).is_pending());
 
     let held = lock(&pipeline.slots().state);
-    // SAFETY: This process runs one test (`--exact`, `--test-threads=1`) and the work above is done,
-    // so no other thread holds a lock that the child needs, apart from `held`.
+    // SAFETY: This process runs one test (`--exact`, `--test-threads=1`) and the work above is
+    // done, so no other thread holds a lock that the child needs, apart from `held`.
     let child = unsafe { fork() };
     if child == 0 {
         // SAFETY: `alarm` may be called at any time. Its signal ends a child that waits forever.

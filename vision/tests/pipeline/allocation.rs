@@ -6,7 +6,7 @@ use testkit::cases;
 use testkit::devices::{alone, devices};
 use testkit::oracle;
 use thalweg::Error;
-use thalweg_vision::Params;
+use thalweg_vision::TokenParams;
 
 use crate::{allocate, params};
 
@@ -21,7 +21,7 @@ proptest! {
     ) {
         let budget = if rich { u64::MAX } else { params.budget };
         let _alone = alone();
-        let params = Params { budget, ..params };
+        let params = TokenParams { budget, ..params };
         let (lo, hi) = (*params.sides.start(), *params.sides.end());
         let sides = oracle::allocate(&map, lo, hi, params.budget, params.focus);
         for &device in devices() {
@@ -44,15 +44,16 @@ fn a_relevance_that_is_no_number_is_refused() {
     let _alone = alone();
     for &device in devices() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let error = allocate(device, &[0.5, 1.0, bad, 0.1], &Params::default()).unwrap_err();
+            let error = allocate(device, &[0.5, 1.0, bad, 0.1], &TokenParams::default()).unwrap_err();
             let message = error.to_string();
             assert!(matches!(error, Error::Parameter { name: "relevance", .. }), "{error:?}");
             assert!(message.contains("patch 2") && message.contains("expected finite numbers"), "{message}");
         }
-        let none = allocate(device, &[], &Params::default()).unwrap();
+        let none = allocate(device, &[], &TokenParams::default()).unwrap();
         assert_eq!((none.sides, none.cu_seqlens, none.patch_id), (vec![], vec![0], vec![]));
         let many = vec![1.0; 40_000];
-        let error = allocate(device, &many, &Params { sides: 255..=255, budget: u64::MAX, ..Params::default() });
+        let error =
+            allocate(device, &many, &TokenParams { sides: 255..=255, budget: u64::MAX, ..TokenParams::default() });
         assert!(matches!(error, Err(Error::Parameter { name: "budget", .. })), "{error:?}");
     }
 }

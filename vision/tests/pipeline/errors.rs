@@ -2,7 +2,7 @@
 
 use testkit::devices::{alone, devices, report};
 use thalweg::{Device, Error};
-use thalweg_vision::{Image, Options, Params, Pipeline};
+use thalweg_vision::{Image, Pipeline, PipelineOptions, TokenParams};
 
 use crate::run::given;
 use crate::{allocate, deep, mixed, noise, pipeline, small_params};
@@ -11,7 +11,7 @@ use crate::{allocate, deep, mixed, noise, pipeline, small_params};
 #[test]
 fn an_image_that_fails_leaves_the_others_alone() {
     let _alone = alone();
-    let params = Params { patch: 1, sides: 255..=255, budget: u64::MAX, ..Params::default() };
+    let params = TokenParams { patch: 1, sides: 255..=255, budget: u64::MAX, ..TokenParams::default() };
     let [small, large, other] = [noise(1, 2), noise(190, 190), noise(2, 1)].map(|image| given(&image));
     for &device in devices() {
         let pipeline = Pipeline::new(device, params.clone()).unwrap();
@@ -36,7 +36,7 @@ fn an_image_that_fails_leaves_the_others_alone() {
 fn running_out_of_memory_is_an_error_and_no_end() {
     let _alone = alone();
     // Up to 2^31 tokens, of 52 bytes each.
-    let params = Params { patch: 1, sides: 255..=255, budget: u64::MAX, ..Params::default() };
+    let params = TokenParams { patch: 1, sides: 255..=255, budget: u64::MAX, ..TokenParams::default() };
     let [small, large] = [noise(1, 2), noise(181, 182)].map(|image| given(&image));
     for &device in devices() {
         if device.free_memory().unwrap() > 100 << 30 {
@@ -83,8 +83,8 @@ fn an_image_is_as_large_as_it_says() {
 
 #[test]
 fn a_pipeline_of_no_depth_is_refused() {
-    let options = Options { depth: 0, ..Options::default() };
-    let error = Pipeline::with_options(Device::cpu().unwrap(), Params::default(), options).unwrap_err();
+    let options = PipelineOptions { depth: 0, ..PipelineOptions::default() };
+    let error = Pipeline::with_options(Device::cpu().unwrap(), TokenParams::default(), options).unwrap_err();
     assert_eq!(error.to_string(), "depth is 0, expected at least 1");
 }
 
@@ -114,35 +114,35 @@ fn debug_output_is_short() {
 #[test]
 fn nonsense_parameters_are_refused_by_name() {
     let _alone = alone();
-    let default = Params::default;
+    let default = TokenParams::default;
     #[expect(clippy::reversed_empty_ranges, reason = "that is the nonsense")]
     let nonsense = [
-        ("patch", Params { patch: 0, ..default() }),
-        ("patch", Params { patch: 16385, ..default() }),
-        ("sides", Params { sides: 0..=5, ..default() }),
-        ("sides", Params { sides: 9..=8, ..default() }),
-        ("sides", Params { sides: 8..=256, ..default() }),
-        ("sides", Params { sides: 70000..=70001, ..default() }),
-        ("sides", Params { sides: 0..=u32::MAX, ..default() }),
-        ("budget", Params { budget: 63, ..default() }),
-        ("budget", Params { budget: 0, ..default() }),
-        ("budget", Params { sides: 255..=255, budget: 65024, ..default() }),
-        ("focus", Params { focus: 0.0, ..default() }),
-        ("focus", Params { focus: 1.0, ..default() }),
-        ("focus", Params { focus: -0.5, ..default() }),
-        ("focus", Params { focus: f64::NAN, ..default() }),
-        ("focus", Params { focus: f64::INFINITY, ..default() }),
-        ("fixation", Params { fixation: [-0.01, 0.5], ..default() }),
-        ("fixation", Params { fixation: [0.5, 1.01], ..default() }),
-        ("fixation", Params { fixation: [f32::NAN, 0.5], ..default() }),
-        ("foveal_bias", Params { foveal_bias: -0.01, ..default() }),
-        ("foveal_bias", Params { foveal_bias: 1.01, ..default() }),
-        ("foveal_bias", Params { foveal_bias: f32::NAN, ..default() }),
-        ("mix", Params { mix: Some([0.0, 0.0, 0.0]), ..default() }),
-        ("mix", Params { mix: Some([-0.1, 1.0, 0.0]), ..default() }),
-        ("mix", Params { mix: Some([f32::NAN, 1.0, 0.0]), ..default() }),
-        ("mix", Params { mix: Some([1.0, f32::INFINITY, 0.0]), ..default() }),
-        ("mix", Params { mix: Some([f32::MAX, f32::MAX, 0.0]), ..default() }),
+        ("patch", TokenParams { patch: 0, ..default() }),
+        ("patch", TokenParams { patch: 16385, ..default() }),
+        ("sides", TokenParams { sides: 0..=5, ..default() }),
+        ("sides", TokenParams { sides: 9..=8, ..default() }),
+        ("sides", TokenParams { sides: 8..=256, ..default() }),
+        ("sides", TokenParams { sides: 70000..=70001, ..default() }),
+        ("sides", TokenParams { sides: 0..=u32::MAX, ..default() }),
+        ("budget", TokenParams { budget: 63, ..default() }),
+        ("budget", TokenParams { budget: 0, ..default() }),
+        ("budget", TokenParams { sides: 255..=255, budget: 65024, ..default() }),
+        ("focus", TokenParams { focus: 0.0, ..default() }),
+        ("focus", TokenParams { focus: 1.0, ..default() }),
+        ("focus", TokenParams { focus: -0.5, ..default() }),
+        ("focus", TokenParams { focus: f64::NAN, ..default() }),
+        ("focus", TokenParams { focus: f64::INFINITY, ..default() }),
+        ("fixation", TokenParams { fixation: [-0.01, 0.5], ..default() }),
+        ("fixation", TokenParams { fixation: [0.5, 1.01], ..default() }),
+        ("fixation", TokenParams { fixation: [f32::NAN, 0.5], ..default() }),
+        ("foveal_bias", TokenParams { foveal_bias: -0.01, ..default() }),
+        ("foveal_bias", TokenParams { foveal_bias: 1.01, ..default() }),
+        ("foveal_bias", TokenParams { foveal_bias: f32::NAN, ..default() }),
+        ("mix", TokenParams { mix: Some([0.0, 0.0, 0.0]), ..default() }),
+        ("mix", TokenParams { mix: Some([-0.1, 1.0, 0.0]), ..default() }),
+        ("mix", TokenParams { mix: Some([f32::NAN, 1.0, 0.0]), ..default() }),
+        ("mix", TokenParams { mix: Some([1.0, f32::INFINITY, 0.0]), ..default() }),
+        ("mix", TokenParams { mix: Some([f32::MAX, f32::MAX, 0.0]), ..default() }),
     ];
     let cpu = Device::cpu().unwrap();
     for (what, params) in nonsense {
@@ -153,13 +153,13 @@ fn nonsense_parameters_are_refused_by_name() {
         assert!(Pipeline::new(cpu, params.clone()).is_err());
         assert!(allocate(cpu, &[1.0], &params).is_err());
     }
-    let error = Params { budget: 63, ..default() }.validate().unwrap_err().to_string();
+    let error = TokenParams { budget: 63, ..default() }.validate().unwrap_err().to_string();
     assert_eq!(error, "budget is 63, expected at least 64 tokens, the smallest share of a patch");
     for params in [
         default(),
-        Params { patch: 1, sides: 1..=255, budget: 1, focus: 1e-12, ..default() },
-        Params { patch: 16384, sides: 255..=255, budget: u64::MAX, focus: 1.0 - 1e-12, ..default() },
-        Params { fixation: [0.0, 1.0], foveal_bias: 1.0, mix: Some([0.0, 1.0, 0.0]), ..default() },
+        TokenParams { patch: 1, sides: 1..=255, budget: 1, focus: 1e-12, ..default() },
+        TokenParams { patch: 16384, sides: 255..=255, budget: u64::MAX, focus: 1.0 - 1e-12, ..default() },
+        TokenParams { fixation: [0.0, 1.0], foveal_bias: 1.0, mix: Some([0.0, 1.0, 0.0]), ..default() },
     ] {
         params.validate().unwrap();
     }

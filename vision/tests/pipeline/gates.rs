@@ -11,15 +11,16 @@ use thalweg_vision::{Frame, Image, Pipeline};
 
 use crate::{deep, finish, frame, small_params, submit};
 
-/// Takes every parked stream of a device, and a new one. A stream is parked again when it is dropped.
+/// Takes every parked stream of a device, and a new one. A stream is parked again when it is
+/// dropped.
 fn take_parked(device: Device) -> Vec<AnyStream> {
     // No stream of this device is ever parked, so each is new, and newer than all that are parked.
     static NEVER_PARKED: LazyLock<Device> = LazyLock::new(|| Device::new_cpu().unwrap());
     let newest = AnyStream::new(*NEVER_PARKED).unwrap();
-    let serial = newest.enter(|s| s.serial());
+    let serial = newest.enter(|s| s.unique_id());
     std::mem::forget(newest);
     let mut taken = vec![AnyStream::new(device).unwrap()];
-    while taken.last().unwrap().enter(|s| s.serial()) < serial {
+    while taken.last().unwrap().enter(|s| s.unique_id()) < serial {
         taken.push(AnyStream::new(device).unwrap());
     }
     taken
@@ -35,12 +36,12 @@ fn warm_up(device: Device, image: &Image) {
     }
 }
 
-/// Makes a pipeline of depth `N`, and `N` frames of it for an image. The stream of each frame stands
-/// at a gate.
+/// Makes a pipeline of depth `N`, and `N` frames of it for an image. The stream of each frame
+/// stands at a gate.
 pub(crate) fn gated<const N: usize>(device: Device, image: &Image) -> (Pipeline, Vec<Frame>, [Gate; N]) {
-    // A slot takes a parked stream if there is one, so the others are kept away meanwhile. A thread of
-    // another test that ends may still park its own in between. Then a gated stream may be left over,
-    // and all of it is done again.
+    // A slot takes a parked stream if there is one, so the others are kept away meanwhile. A thread
+    // of another test that ends may still park its own in between. Then a gated stream may be left
+    // over, and all of it is done again.
     for _ in 0..100 {
         let gates = [(); N].map(|()| Gate::closed(device));
         warm_up(device, image);
@@ -55,9 +56,9 @@ pub(crate) fn gated<const N: usize>(device: Device, image: &Image) -> (Pipeline,
         // No stream is left over if one that is parked now is the next. To make a stream could wait
         // for the gates, and here one is parked, so none is made.
         let last = kept.pop().expect("`take_parked` makes a stream");
-        let serial = last.enter(|s| s.serial());
+        let serial = last.enter(|s| s.unique_id());
         drop(last);
-        if AnyStream::new(device).unwrap().enter(|s| s.serial()) == serial {
+        if AnyStream::new(device).unwrap().enter(|s| s.unique_id()) == serial {
             return (pipeline, frames, gates);
         }
     }

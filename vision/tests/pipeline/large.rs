@@ -5,12 +5,12 @@ use std::ops::Range;
 use testkit::devices::{alone, devices, report};
 use testkit::oracle::{self, PLANES, SCORE_ERROR, SplitMix, assert_close};
 use thalweg::{Device, DeviceKind};
-use thalweg_vision::{Image, Params, Pipeline};
+use thalweg_vision::{Image, Pipeline, TokenParams};
 
 use crate::run::reference_sides;
 
-/// The image has more elements than 32 bits count. A few of its patches are rich; their features and
-/// tokens must be those of a small image cut out around them.
+/// The image has more elements than 32 bits count. A few of its patches are rich; their features
+/// and tokens must be those of a small image cut out around them.
 #[test]
 fn the_largest_image() {
     let _alone = alone();
@@ -41,7 +41,7 @@ fn check_large(device: Device, h: usize, w: usize) {
         oracle::Image { height: rows.len(), width: columns.len(), rgb }
     };
 
-    let params = Params::default();
+    let params = TokenParams::default();
     let whole = cut(0..h, 0..w);
     let image = Image::new(h as u32, w as u32, whole.rgb).unwrap();
     let run = Pipeline::new(device, params.clone()).unwrap().run(&[image]).remove(0).unwrap();

@@ -20,7 +20,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use testkit::oracle::{self, Content, ImageSpec};
 use thalweg::{AnyStream, Device, Event, kernel};
-use thalweg_vision::{Allocation, Frame, Image, Options, Params, Pipeline, TokenSet, Tokens, allocate_blocking};
+use thalweg_vision::{
+    Frame, Image, Pipeline, PipelineOptions, TokenAllocation, TokenParams, TokenSet, Tokens, allocate_tokens_blocking,
+};
 
 use run::given;
 
@@ -48,30 +50,30 @@ fn mixed() -> Vec<Image> {
     all
 }
 
-fn small_params() -> Params {
-    Params { patch: 16, sides: 2..=6, budget: 500, ..Params::default() }
+fn small_params() -> TokenParams {
+    TokenParams { patch: 16, sides: 2..=6, budget: 500, ..TokenParams::default() }
 }
 
 /// A pipeline of the default depth that returns textures.
-fn pipeline(device: Device, params: Params) -> Pipeline {
-    pipeline_with(device, params, Options::default())
+fn pipeline(device: Device, params: TokenParams) -> Pipeline {
+    pipeline_with(device, params, PipelineOptions::default())
 }
 
 /// A pipeline of this depth that returns textures.
-fn deep(device: Device, params: Params, depth: usize) -> Pipeline {
-    pipeline_with(device, params, Options { depth, ..Options::default() })
+fn deep(device: Device, params: TokenParams, depth: usize) -> Pipeline {
+    pipeline_with(device, params, PipelineOptions { depth, ..PipelineOptions::default() })
 }
 
-fn pipeline_with(device: Device, params: Params, options: Options) -> Pipeline {
-    Pipeline::with_options(device, params, Options { textures: true, ..options }).unwrap()
+fn pipeline_with(device: Device, params: TokenParams, options: PipelineOptions) -> Pipeline {
+    Pipeline::with_options(device, params, PipelineOptions { textures: true, ..options }).unwrap()
 }
 
 fn unwrap_all(results: Vec<thalweg::Result<TokenSet>>) -> Vec<TokenSet> {
     results.into_iter().map(Result::unwrap).collect()
 }
 
-fn allocate(device: Device, map: &[f32], params: &Params) -> thalweg::Result<Allocation> {
-    AnyStream::new(device)?.enter(|stream| allocate_blocking(stream, map, params))
+fn allocate(device: Device, map: &[f32], params: &TokenParams) -> thalweg::Result<TokenAllocation> {
+    AnyStream::new(device)?.enter(|stream| allocate_tokens_blocking(stream, map, params))
 }
 
 fn frame(pipeline: &Pipeline, images: &[Image]) -> thalweg::Result<Frame> {
@@ -94,13 +96,13 @@ fn finish(pipeline: &Pipeline, submitted: Event<Tokens>) -> TokenSet {
     set
 }
 
-fn params() -> impl Strategy<Value = Params> {
+fn params() -> impl Strategy<Value = TokenParams> {
     let patch = prop_oneof![1u32..70, select(vec![1, 8, 16, 31, 32, 33, 16384])];
     let sides = prop_oneof![Just((8, 20)), (1u32..20, 0u32..16).prop_map(|(lo, more)| (lo, lo + more))];
     let fixation = prop_oneof![Just([0.5f32, 0.5]), [0f32..=1.0, 0f32..=1.0]];
     let mix = prop::option::of((0f32..=1.0).prop_map(|part| [part, 1.0 - part, 0.0]));
     (patch, sides, 0u64..3000, 0.01..0.99, fixation, 0f32..=1.0, mix).prop_map(
-        |(patch, (lo, hi), more, focus, fixation, foveal_bias, mix)| Params {
+        |(patch, (lo, hi), more, focus, fixation, foveal_bias, mix)| TokenParams {
             patch,
             sides: lo..=hi,
             budget: u64::from(lo * lo) + more,

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use testkit::devices::{alone, devices, report};
 use thalweg::{Device, DeviceKind};
-use thalweg_vision::{Params, Pipeline};
+use thalweg_vision::{Pipeline, TokenParams};
 
 use crate::gates::gpus_and_a_cpu;
 use crate::run::given;
@@ -89,9 +89,9 @@ fn nothing_leaks() {
     let _alone = alone();
     let image = given(&noise(300, 320)); // 5 MB of planes
     for &device in devices() {
-        let params = Params { budget: 40_000, ..Params::default() };
+        let params = TokenParams { budget: 40_000, ..TokenParams::default() };
         let pipeline = pipeline(device, params);
-        let overflowing = Params { patch: 1, sides: 255..=255, budget: u64::MAX, ..Params::default() };
+        let overflowing = TokenParams { patch: 1, sides: 255..=255, budget: u64::MAX, ..TokenParams::default() };
         let failing = Pipeline::new(device, overflowing).unwrap();
         let sizes = [[image.height(), image.width()]];
         let go_round = |times| {
@@ -131,8 +131,8 @@ fn nothing_leaks() {
     }
 }
 
-/// A dropped pipeline gives its memory back. It once did not, because each free slot kept the list of
-/// free slots alive, and the list kept the slot.
+/// A dropped pipeline gives its memory back. It once did not, because each free slot kept the list
+/// of free slots alive, and the list kept the slot.
 #[test]
 fn a_dropped_pipeline_gives_its_slots_back() {
     let device = Device::new_cpu().unwrap();

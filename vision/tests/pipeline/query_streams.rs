@@ -11,7 +11,7 @@ use testkit::gate::{Gate, guarded};
 use testkit::oracle::{self, PLANES, SCORE_ERROR, assert_close, relevance_error, wide};
 use thalweg::overlap::three_stream;
 use thalweg::{AnyStream, Device, Result, Timeline};
-use thalweg_vision::{Head, Image, Params, Pipeline, Query, TokenSet};
+use thalweg_vision::{Head, Image, Pipeline, Query, TokenParams, TokenSet};
 
 /// The bound on what the query's score and the weights may differ by from the golden file.
 const QUERY_ERROR: f64 = 2e-6;
@@ -40,7 +40,7 @@ fn batch() -> Vec<Image> {
 fn slots(device: Device, image: &Image, n: usize) -> Vec<Slot> {
     let (head, query) = golden_query();
     let size = [image.height(), image.width()];
-    (0..n).map(|_| Slot::new(device, size, &Params::default(), &head, &query).unwrap()).collect()
+    (0..n).map(|_| Slot::new(device, size, &TokenParams::default(), &head, &query).unwrap()).collect()
 }
 
 /// Runs the images on four streams, and calls `before` on the host before each image is loaded.
@@ -66,7 +66,7 @@ fn run(
             lanes[2].enter(|second| {
                 lanes[3].enter(|third| {
                     let steps = (upload, textures, scores, tokens);
-                    three_stream((up, first, second, third), slots, load, steps, take, &Timeline::off()).unwrap()
+                    three_stream((up, first, second, third), slots, load, steps, take, &Timeline::disabled()).unwrap()
                 })
             })
         })
@@ -79,7 +79,7 @@ fn run(
 /// tokens of the patches with the same side must agree.
 #[track_caller]
 fn check(what: &str, got: &Results, set: &TokenSet) {
-    let params = Params::default();
+    let params = TokenParams::default();
     let [entropy, salience, participatory, relevance] = &got.maps;
     let (lo, hi) = (*params.sides.start(), *params.sides.end());
     let sides = oracle::allocate(relevance, lo, hi, params.budget, params.focus);
@@ -128,7 +128,7 @@ fn three_streams_compute_what_the_golden_file_and_the_pipeline_say() {
         assert_close(&format!("{what}: relevance"), &got[0].maps[3], &map("relevance"), relevance_error(spread));
         assert_close(&format!("{what}: mix"), &got[0].mix, &mix, QUERY_ERROR);
 
-        let pipeline = Pipeline::new(device, Params::default()).unwrap().with_query(&head, &query).unwrap();
+        let pipeline = Pipeline::new(device, TokenParams::default()).unwrap().with_query(&head, &query).unwrap();
         for (n, (got, set)) in got.iter().zip(pipeline.run(&images)).enumerate() {
             check(&format!("image {n} on {device}"), got, &set.unwrap());
         }
@@ -157,7 +157,7 @@ fn every_stage_runs_beside_the_others() {
                 if n == 4 {
                     // Images 0 to 3 are under way.
                     lanes[..held].iter().try_for_each(|lane| lane.enter(|s| s.synchronize()))?;
-                    let done: Vec<_> = lanes.iter().map(|lane| lane.enter(|s| s.is_done()).unwrap()).collect();
+                    let done: Vec<_> = lanes.iter().map(|lane| lane.enter(|s| s.is_complete()).unwrap()).collect();
                     assert_eq!(done, [0 < held, 1 < held, 2 < held, false], "{device}: {held} is held");
                     gate.open();
                 }

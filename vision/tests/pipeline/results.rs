@@ -1,5 +1,5 @@
-//! Tests of what the pipeline computes: for one image or many, in full and half precision, under any
-//! schedule.
+//! Tests of what the pipeline computes: for one image or many, in full and half precision, under
+//! any schedule.
 
 use std::thread;
 
@@ -9,7 +9,7 @@ use testkit::devices::{alone, devices};
 use testkit::images::images;
 use testkit::oracle::{Content, ImageSpec, PLANES};
 use thalweg::Device;
-use thalweg_vision::{Image, Options, Params, Pipeline, Precision, TokenSet, TokenValues};
+use thalweg_vision::{Image, Pipeline, PipelineOptions, TokenParams, TokenPrecision, TokenSet, TokenValues};
 
 use crate::run::{check_run, given};
 use crate::{deep, finish, frame, mixed, params, pipeline, pipeline_with, small_params, submit, unwrap_all};
@@ -32,7 +32,7 @@ proptest! {
 #[test]
 fn images_of_many_patches() {
     let _alone = alone();
-    let params = Params { patch: 1, budget: 64, ..Params::default() };
+    let params = TokenParams { patch: 1, budget: 64, ..TokenParams::default() };
     for (height, width) in [(64, 128), (73, 127), (128, 129), (129, 127), (250, 131)] {
         let image = ImageSpec { height, width, content: Content::Gradient, saturated: false, seed: 0 }.build();
         for &device in devices() {
@@ -63,7 +63,8 @@ fn a_batch_equals_its_images_one_by_one() {
             assert!(run == other, "without textures on {device}");
         }
         assert_eq!(one.stages(), Default::default(), "not measured on {device}");
-        let measured = pipeline_with(device, small_params(), Options { stages: true, ..Options::default() });
+        let measured =
+            pipeline_with(device, small_params(), PipelineOptions { stages: true, ..PipelineOptions::default() });
         assert!(unwrap_all(measured.run(&images)) == batch_with_textures, "measured on {device}");
         let stages = measured.stages();
         println!("{device}: {stages:?}");
@@ -115,8 +116,9 @@ fn tokens_in_half_precision() {
     for &device in devices() {
         let images = mixed();
         let want = unwrap_all(pipeline(device, small_params()).run(&images));
-        for (precision, bound) in [(Precision::F16, 2f32.powi(-11)), (Precision::Bf16, 2f32.powi(-8))] {
-            let pipeline = pipeline_with(device, small_params(), Options { precision, ..Options::default() });
+        for (precision, bound) in [(TokenPrecision::F16, 2f32.powi(-11)), (TokenPrecision::Bf16, 2f32.powi(-8))] {
+            let pipeline =
+                pipeline_with(device, small_params(), PipelineOptions { precision, ..PipelineOptions::default() });
             for (want, mut got) in want.iter().zip(unwrap_all(pipeline.run(&images))) {
                 assert_eq!(got.tokens.len(), want.tokens.len());
                 for (got, want) in got.tokens.iter().zip(&want.tokens) {
@@ -130,8 +132,8 @@ fn tokens_in_half_precision() {
             }
             let tokens = pipeline.submit(frame(&pipeline, &images).unwrap()).unwrap().synchronize().unwrap();
             let numbers = match tokens.tokens() {
-                TokenValues::F16(bits) if precision == Precision::F16 => bits.len(),
-                TokenValues::Bf16(bits) if precision == Precision::Bf16 => bits.len(),
+                TokenValues::F16(bits) if precision == TokenPrecision::F16 => bits.len(),
+                TokenValues::Bf16(bits) if precision == TokenPrecision::Bf16 => bits.len(),
                 other => panic!("{other:?} of {precision:?}"),
             };
             assert_eq!(numbers, PLANES * tokens.len());

@@ -8,14 +8,14 @@ use std::thread;
 use testkit::devices::{alone, devices};
 use testkit::gate::guarded;
 use thalweg::{AnyStream, Device, Error};
-use thalweg_vision::Params;
+use thalweg_vision::TokenParams;
 
 use crate::gates::{drop_without_waiting, gated, gpus_and_a_cpu};
 use crate::run::given;
 use crate::{deep, eventually, finish, mixed, noise, pipeline, small_params, submit, unwrap_all};
 
-/// A pipeline is as deep as it says. One more frame waits until another one, of any sizes, comes back
-/// or is dropped.
+/// A pipeline is as deep as it says. One more frame waits until another one, of any sizes, comes
+/// back or is dropped.
 #[test]
 fn frames_are_as_many_as_the_pipeline_is_deep() {
     let _alone = alone();
@@ -63,7 +63,8 @@ fn any_number_can_be_under_way() {
     }
 }
 
-/// An image belongs to the parameters it was submitted under, not to the pipeline that waits for it.
+/// An image belongs to the parameters it was submitted under, not to the pipeline that waits for
+/// it.
 #[test]
 fn another_pipeline_can_wait() {
     let _alone = alone();
@@ -73,7 +74,7 @@ fn another_pipeline_can_wait() {
         let want = one.run(std::slice::from_ref(&image)).remove(0).unwrap();
         let submitted = submit(&one, &image).unwrap();
         drop(one);
-        let other = pipeline(device, Params::default());
+        let other = pipeline(device, TokenParams::default());
         assert!(finish(&other, submitted) == want, "on {device}");
     }
 }
@@ -93,7 +94,7 @@ fn submitting_and_dropping_wait_for_nothing() {
                     gates[gate].open();
                 }
                 if opened == 0 {
-                    assert!(!submitted[1].is_ready().unwrap(), "nothing has run yet");
+                    assert!(!submitted[1].is_complete().unwrap(), "nothing has run yet");
                 }
                 drop_without_waiting(submitted.pop());
                 drop_without_waiting(submitted.pop());

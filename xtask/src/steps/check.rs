@@ -4,12 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use thalweg_ptx_builder::{Ptx, PtxBuilder};
+use thalweg_ptx_builder::{PtxBuilder, PtxFile};
 
 use crate::command::{command, line, need, output, root, run, words};
 
-/// The crates outside the workspace, which its commands do not reach: those that it excludes, without the
-/// fixture of a test.
+/// The crates outside the workspace, which its commands do not reach: those that it excludes,
+/// without the fixture of a test.
 pub(crate) fn outside() -> Result<Vec<String>, String> {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).map_err(|error| error.to_string())?;
     let list = manifest.lines().find_map(|line| line.strip_prefix("exclude = [")?.strip_suffix(']'));
@@ -18,22 +18,24 @@ pub(crate) fn outside() -> Result<Vec<String>, String> {
     Ok(names.filter(|name| name != "ptx-builder/tests/fixture").collect())
 }
 
-/// Makes a command of cargo in a crate outside the workspace. These crates have one target directory.
+/// Makes a command of cargo in a crate outside the workspace. These crates have one target
+/// directory.
 pub(crate) fn apart(folder: &str, words: &str) -> Command {
     let mut cargo = command("cargo", folder);
     cargo.args(words.split_whitespace()).env("CARGO_TARGET_DIR", root().join("target/outside"));
     cargo
 }
 
-/// Finds the compiler of kernels: the one that made the PTX, or else another one with the sources of `core`.
+/// Finds the compiler of kernels: the one that made the PTX, or else another one with the sources
+/// of `core`.
 pub(crate) fn kernel_compiler() -> Result<PathBuf, String> {
     let made = made()?;
     PtxBuilder::new(root().join("kernels-gpu")).like(&made).rustc().map_err(|error| error.to_string())
 }
 
 /// Returns one of the files of PTX. One compiler makes all of them.
-fn made() -> Result<Ptx, String> {
-    Ptx::read(root().join("host/thalweg.ptx")).map_err(|error| error.to_string())
+fn made() -> Result<PtxFile, String> {
+    PtxFile::read(root().join("host/thalweg.ptx")).map_err(|error| error.to_string())
 }
 
 /// Returns whether the compiler that made the PTX is here.

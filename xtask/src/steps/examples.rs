@@ -112,7 +112,8 @@ pub(crate) fn tutorial() -> Result<(), String> {
     run(command(Path::new(".ci/tutorial.py"), ".").env("CARGO_TARGET_DIR", root().join("target/outside")))
 }
 
-/// Kernels without unsafe code, what is left of their checks in the PTX, and an example that is a package.
+/// Kernels without unsafe code, what is left of their checks in the PTX, and an example that is a
+/// package.
 pub(crate) fn safe() -> Result<(), String> {
     run(cpu(&mut apart("benches/safe", "test -q")))?;
     run(cpu(&mut apart("benches/safe", "run -q --release -- 16384")))?;

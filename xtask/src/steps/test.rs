@@ -55,8 +55,8 @@ pub(crate) fn hopper() -> Result<(), String> {
 }
 
 pub(crate) fn loom() -> Result<(), String> {
-    // Everything is built again, for the sake of a `cfg`. So it is the library alone, without what its
-    // other tests need.
+    // Everything is built again, for the sake of a `cfg`. So it is the library alone, without what
+    // its other tests need.
     let mut test = words("cargo test --locked --release -p thalweg --lib loom");
     run(test.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", root().join("target/loom")))
 }

@@ -1,7 +1,7 @@
 //! The product on GPUs of compute capability 9.0: its kernels, and when they are launched.
 //!
-//! Their PTX has version 8.0, which every driver takes that thalweg supports (CUDA 12.0). The CPU device
-//! never launches them, because it has no copy engine for tiles. So their host side is
+//! Their PTX has version 8.0, which every driver takes that thalweg supports (CUDA 12.0). The CPU
+//! device never launches them, because it has no copy engine for tiles. So their host side is
 //! declared without a body, and `product`, which is the body, is compiled for `sm_90a` only.
 
 use thalweg_simt::{bf16, f16, kernel};
@@ -26,16 +26,16 @@ const BARRIER_BYTES: u32 = 128;
 #[cfg(not(target_arch = "nvptx64"))]
 const SHARED_BYTES: u32 = RING_BYTES + STAGING_BYTES + BIAS_BYTES + BARRIER_BYTES + 1008;
 
-/// The words of scratch memory for the counts of split tiles, one for each warp of a tile. Fewer tiles than blocks are
-/// split. [`clear_counts`] sets them to 0 before each product that splits: values that a caller left there could make two
-/// warps finish a tile, or none.
+/// The words of scratch memory for the counts of split tiles, one for each warp of a tile. Fewer
+/// tiles than blocks are split. [`clear_counts`] sets them to 0 before each product that splits:
+/// values that a caller left there could make two warps finish a tile, or none.
 const COUNTS: u32 = 4096;
 /// The most blocks that share tiles.
 #[cfg(not(target_arch = "nvptx64"))]
 const MOST_SHARING: u32 = COUNTS / 4;
 
-/// Returns the words of scratch memory that split tiles need: their counts, and the sums of two parts of a tile for each
-/// block.
+/// Returns the words of scratch memory that split tiles need: their counts, and the sums of two
+/// parts of a tile for each block.
 #[cfg(not(target_arch = "nvptx64"))]
 const fn words(blocks: u32) -> usize {
     (COUNTS + blocks * 2 * TILE * TILE) as usize
@@ -64,15 +64,16 @@ macro_rules! products {
             )
             grid(blocks) block(THREADS) bounds(THREADS, 1) shared(SHARED_BYTES)
             {
-                use thalweg_simt::hopper::TileMap;
+                use thalweg_simt::hopper::TensorMap;
 
                 let maps: u64;
-                // The address of the parameter. Rust code that took it would get the address of a copy.
+                // The address of the parameter. Rust code that took it would get the address of a
+                // copy.
                 core::arch::asm!(
                     "{{ .reg .b64 p; mov.b64 p, {entry}_param_0; cvta.param.u64 {0}, p; }}",
                     out(reg64) maps, entry = sym $name, options(pure, nomem, nostack)
                 );
-                let (a, b) = (TileMap::new(maps), TileMap::new(maps + 128));
+                let (a, b) = (TensorMap::new(maps), TensorMap::new(maps + 128));
                 let (bias, residual, c) = (bias.as_ptr().cast(), residual.as_ptr().cast(), c.as_ptr().cast());
                 let job = product::Job { a, b, m, n, k, batch, ldc, ldr, flags, sc, sr, bias, residual, c, split, scratch: scratch.as_ptr() };
                 product::product::<$f16, $a_transposed, $b_transposed, $adds>(cx, job);
@@ -135,41 +136,42 @@ use {
 
 #[cfg(not(target_arch = "nvptx64"))]
 mod launch {
-    use thalweg_simt::host::{DeviceSlice, Launch, TileMap, Tiles};
+    use thalweg_simt::host::{DeviceSlice, Launch, MatrixView, TensorMap};
     use thalweg_simt::{Element, bf16, f16};
 
     use super::{MOST_SHARING, TILE, words};
     use crate::linear::arguments::{Arguments, Form};
     use crate::linear::epilogue::{ACCUMULATE, ALIGNED, BIAS, RESIDUAL};
 
-    /// An element of operands that these kernels multiply.
+    /// An operand element type that the Hopper kernels support.
     pub(crate) trait Hopper: Element {
-        /// Launches the product and returns true. Returns false, and launches nothing, if the device has
-        /// no copy engine for tiles, if that cannot read the operands, or if rows of C are not in
-        /// aligned pieces of 8 elements.
+        /// Launches the product and returns true. Returns false, and launches nothing, if the
+        /// device has no copy engine for tiles, if that cannot read the operands, or if rows of C
+        /// are not in aligned pieces of 8 elements.
         ///
         /// # Errors
         /// What the launch fails with.
         fn launch<S, L: Launch<S> + ?Sized>(on: &L, arguments: &mut Arguments<'_, S, Self>) -> Result<bool, L::Error>;
     }
 
-    /// Returns how many elements of scratch memory [`matmul_with_scratch`](crate::linear::matmul_with_scratch) can use
-    /// on a device: 17 MB on an H200. It is 0 where no kernel uses any.
+    /// Returns how many elements of scratch memory
+    /// [`matmul_with_scratch`](crate::linear::matmul_with_scratch) can use on a device: 17 MB on an
+    /// H200. It is 0 where no kernel uses any.
     ///
     /// # Errors
     /// The device failed.
     pub fn scratch_len<S, L: Launch<S> + ?Sized>(on: &L) -> Result<usize, L::Error> {
         // SAFETY: Nothing accesses the elements.
         let any = unsafe { DeviceSlice::<S, u16>::from_raw(4096, 64) };
-        let tiles = Tiles::new(any, [1, 8, 8], 0, 8).expect("the elements are there");
-        Ok(if on.tile_map(&tiles)?.is_some() { words(on.multiprocessors()) } else { 0 })
+        let tiles = MatrixView::new(any, [1, 8, 8], 0, 8).expect("the elements are there");
+        Ok(if on.tensor_map(&tiles)?.is_some() { words(on.multiprocessors()) } else { 0 })
     }
 
     /// Makes the maps of A and B, or `None` if that is not possible.
     fn maps<S, L: Launch<S> + ?Sized, T: Element>(
         on: &L,
         arguments: &Arguments<'_, S, T>,
-    ) -> Result<Option<[TileMap; 2]>, L::Error> {
+    ) -> Result<Option<[TensorMap; 2]>, L::Error> {
         let &Arguments { form, m, n, k, batch, lda, ldb, sa, sb, a, b, .. } = arguments;
         let ([ar, ac], [br, bc]) = match form {
             Form::Nt => ([m, k], [n, k]),
@@ -178,27 +180,29 @@ mod launch {
             Form::Tt => return Ok(None),
         };
         let tiles = |slice: &DeviceSlice<S, T>, [rows, columns]: [u32; 2], matrix, row: u32| {
-            Tiles::new(slice, [batch, rows, columns].map(u64::from), matrix, u64::from(row))
+            MatrixView::new(slice, [batch, rows, columns].map(u64::from), matrix, u64::from(row))
         };
         let (Some(a), Some(b)) = (tiles(a, [ar, ac], sa, lda), tiles(b, [br, bc], sb, ldb)) else { return Ok(None) };
-        let (Some(a), Some(b)) = (on.tile_map(&a)?, on.tile_map(&b)?) else { return Ok(None) };
+        let (Some(a), Some(b)) = (on.tensor_map(&a)?, on.tensor_map(&b)?) else { return Ok(None) };
         Ok(Some([a, b]))
     }
 
-    /// The least number of steps of 64 that sharing has to save: a step takes 0.36 us on an H200, and storing and
-    /// adding partial sums took 7 to 26 us there.
+    /// The least number of steps of 64 that sharing has to save: a step takes 0.36 us on an H200,
+    /// and storing and adding partial sums took 7 to 26 us there.
     const LEAST: u64 = 64;
 
-    /// Returns how many of the tiles share their steps evenly between the blocks, for `depth` steps of a tile.
+    /// Returns how many of the tiles share their steps evenly between the blocks, for `depth` steps
+    /// of a tile.
     ///
-    /// The last tiles of the blocks leave some of them without work. If they share the steps, they store sums and
-    /// read those of others, and they read other columns of A and B at the same time than their neighbours, so that
-    /// less is found in L2. So they share only if that saves many steps, and a third of all.
+    /// The last tiles of the blocks leave some of them without work. If they share the steps, they
+    /// store sums and read those of others, and they read other columns of A and B at the same time
+    /// than their neighbors, so that less is found in L2. So they share only if that saves many
+    /// steps, and a third of all.
     fn split(tiles: u32, depth: u32, blocks: u32) -> u32 {
         let [t, d, g] = [tiles, depth, blocks].map(u64::from);
         let rest = t % g;
-        // Each block has a step, so the parts of a tile are those of neighbouring blocks. And steps are counted in
-        // 32 bits.
+        // Each block has a step, so the parts of a tile are those of neighboring blocks. And steps
+        // are counted in 32 bits.
         if rest * d < g || (rest * d + 1) * g > u64::from(u32::MAX) {
             return 0;
         }
@@ -212,12 +216,13 @@ mod launch {
         use std::cell::Cell;
 
         use thalweg_simt::bf16;
-        use thalweg_simt::host::{DeviceSlice, Kernel, Launch, LaunchError, LaunchShape, TileMap, Tiles};
+        use thalweg_simt::host::{DeviceSlice, Kernel, Launch, LaunchError, LaunchShape, MatrixView, TensorMap};
 
         use super::{TILE, split};
         use crate::linear::{Epilogue, Matrix, MatrixMut, matmul_with_scratch, scratch_len};
 
-        /// A device like an H200 that notes the kernels it is asked to launch: how many, and the blocks of the last one.
+        /// A device like an H200 that notes the kernels it is asked to launch: how many, and the
+        /// blocks of the last one.
         #[derive(Default)]
         struct Notes {
             launches: Cell<u32>,
@@ -238,7 +243,7 @@ mod launch {
                 132
             }
 
-            fn tile_map(&self, _: &Tiles) -> Result<Option<TileMap>, LaunchError> {
+            fn tensor_map(&self, _: &MatrixView) -> Result<Option<TensorMap>, LaunchError> {
                 Ok(Some([0; 16]))
             }
         }

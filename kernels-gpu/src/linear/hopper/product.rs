@@ -1,7 +1,7 @@
 //! The product on Hopper's tensor cores (`wgmma`), for matrices of 16-bit elements.
 //!
 //! ```text
-//! each block, for its tiles of C (128 x 128), in an order that keeps neighbours in L2:
+//! each block, for its tiles of C (128 x 128), in an order that keeps neighbors in L2:
 //!     warpgroup 0, one thread:  for each 64 of k: wait until a stage is empty, start the copies of
 //!                               A (128 x 64) and B (64 x 128) into it
 //!     warpgroups 1 and 2, in turns, a tile each:
@@ -13,28 +13,30 @@
 //!     a warp stores its part of the sums; the last one of a tile adds all parts in the order of k and goes on
 //! ```
 //!
-//! Launch: 384 threads, one block for each multiprocessor that the product may use, 213 KiB of shared memory. One
-//! warpgroup stores its tile while the other one multiplies, and the copies are ahead by as many stages as
-//! shared memory holds. The 128 sums of a thread need more registers than a third of the
-//! multiprocessor's, so the first warpgroup gives most of its own away (`setmaxnreg`).
+//! Launch: 384 threads, one block for each multiprocessor that the product may use, 213 KiB of
+//! shared memory. One warpgroup stores its tile while the other one multiplies, and the copies are
+//! ahead by as many stages as shared memory holds. The 128 sums of a thread need more registers
+//! than a third of the multiprocessor's, so the first warpgroup gives most of its own away
+//! (`setmaxnreg`).
 //!
-//! A residual, or the old C, is loaded two parts of a tile ahead, into the registers in which it is added. Nothing
-//! may copy these registers before: the copy waits for the load, and then each part takes the latency of memory.
+//! A residual, or the old C, is loaded two parts of a tile ahead, into the registers in which it is
+//! added. Nothing may copy these registers before: the copy waits for the load, and then each part
+//! takes the latency of memory.
 //!
-//! A thread has pairs of neighbouring columns. Elements of 16 bits go through shared memory to be
-//! stored: stores of 4 bytes reach 70 % of the speed of stores of 16 bytes. A warp has its own part of
-//! it, so warps do not wait for each other. Pairs of `f32` fill a sector of 32 bytes with their
-//! neighbours, and are stored as they are.
+//! A thread has pairs of neighboring columns. Elements of 16 bits go through shared memory to be
+//! stored: stores of 4 bytes reach 70 % of the speed of stores of 16 bytes. A warp has its own part
+//! of it, so warps do not wait for each other. Pairs of `f32` fill a sector of 32 bytes with their
+//! neighbors, and are stored as they are.
 //!
 //! Clusters of two blocks which share the copies of B were tried and are slower (70 %).
 
 use core::arch::asm;
 
 use thalweg_simt::hopper::{
-    Mbarrier, Operand, Sums, TileMap, keep_registers, publish_barriers, shared_tiles, store_matrices, take_registers,
-    wait_products,
+    Accumulators, Mbarrier, TensorMap, TileOperand, keep_registers, publish_barriers, shared_tiles, store_matrices,
+    take_registers, wait_products,
 };
-use thalweg_simt::{Atomic, Cooperative, Shared, bf16x2, f16x2};
+use thalweg_simt::{Atomic, Cooperative, SharedMemory, bf16x2, f16x2};
 
 use super::{BIAS_BYTES, COUNTS, RING_BYTES, STAGING_BYTES, TILE};
 use crate::linear::epilogue::{BIAS, GELU_ERF, GELU_TANH, RESIDUAL, WIDE, finish};
@@ -42,8 +44,8 @@ use crate::linear::epilogue::{BIAS, GELU_ERF, GELU_TANH, RESIDUAL, WIDE, finish}
 /// The parameters of a launch.
 #[derive(Clone, Copy)]
 pub(super) struct Job {
-    pub(super) a: TileMap,
-    pub(super) b: TileMap,
+    pub(super) a: TensorMap,
+    pub(super) b: TensorMap,
     pub(super) m: u32,
     pub(super) n: u32,
     pub(super) k: u32,
@@ -57,8 +59,8 @@ pub(super) struct Job {
     pub(super) bias: *const u16,
     pub(super) residual: *const u16,
     pub(super) c: *mut u16,
-    /// The number of tiles whose steps the blocks share evenly, and memory for their sums: [`words`](super::words)
-    /// of the blocks. The other tiles have one block each.
+    /// The number of tiles whose steps the blocks share evenly, and memory for their sums:
+    /// [`words`](super::words) of the blocks. The other tiles have one block each.
     pub(super) split: u32,
     pub(super) scratch: *mut u32,
 }
@@ -105,10 +107,10 @@ struct Unit {
     depth: u32,
 }
 
-/// What a block computes: its share of the steps of the split tiles, and then whole tiles.
+/// The work of a block: its share of the steps of the split tiles, and then whole tiles.
 ///
-/// One number says how far it is, and the rest is computed again each time: it would be in registers that the sums
-/// need.
+/// One number says how far it is, and the rest is computed again each time: it would be in
+/// registers that the sums need.
 #[derive(Clone, Copy)]
 struct Units(u32);
 
@@ -173,10 +175,11 @@ impl Place {
 /// Computes C.
 ///
 /// # Safety
-/// - The maps are of A and B, in the layouts that `TA` and `TB` say: `k` numbers the columns (false) or
-///   the rows (true). Their elements are halves if `F16` is true, and else bfloat16.
+/// - The maps are of A and B, in the layouts that `TA` and `TB` say: `k` numbers the columns
+///   (false) or the rows (true). Their elements are halves if `F16` is true, and else bfloat16.
 /// - `ADDS` is whether the flags have a residual or add to C.
-/// - The rest of the job passed the `require` clause of the kernels, and the launch has their shape.
+/// - The rest of the job passed the `require` clause of the kernels, and the launch has their
+///   shape.
 /// - All threads of the block call this.
 #[inline(always)]
 pub(super) unsafe fn product<const F16: bool, const TA: bool, const TB: bool, const ADDS: bool>(
@@ -224,7 +227,8 @@ pub(super) unsafe fn product<const F16: bool, const TA: bool, const TB: bool, co
     let mut at = Place { stage: 0, phase: 0 };
     let warpgroup = cx.rank() / 128;
     if warpgroup == 0 {
-        // SAFETY: The warpgroup is here. The kernels have bounds, by which a thread has 168 registers.
+        // SAFETY: The warpgroup is here. The kernels have bounds, by which a thread has 168
+        // registers.
         unsafe { keep_registers::<40>() };
         if cx.rank() == 0 {
             while let Some(unit) = units.next(&job) {
@@ -234,8 +238,8 @@ pub(super) unsafe fn product<const F16: bool, const TA: bool, const TB: bool, co
                 while i < unit.first + unit.depth {
                     // SAFETY: The stage's barriers were started. The wait for the phase before the
                     // first one does not wait, and later ones wait until the stage was read. The
-                    // copies fill exactly the stage, whose bytes are announced. The host made maps of
-                    // one matrix if the batch has one, and else of several.
+                    // copies fill exactly the stage, whose bytes are announced. The host made maps
+                    // of one matrix if the batch has one, and else of several.
                     unsafe {
                         empty(at.stage).wait(at.phase ^ 1);
                         let full = full(at.stage);
@@ -257,8 +261,8 @@ pub(super) unsafe fn product<const F16: bool, const TA: bool, const TB: bool, co
             }
         }
     } else {
-        // SAFETY: The warpgroup is here. With the 40 registers of each thread of the first warpgroup,
-        // the registers of the block are 64512 of the multiprocessor's 65536.
+        // SAFETY: The warpgroup is here. With the 40 registers of each thread of the first
+        // warpgroup, the registers of the block are 64512 of the multiprocessor's 65536.
         unsafe { take_registers::<232>() };
         let mine = || thread() / 128 - 1;
         let warp = || thread() / 32 - 4;
@@ -277,11 +281,11 @@ pub(super) unsafe fn product<const F16: bool, const TA: bool, const TB: bool, co
                 let place = [m0 + part / 4 * 64 + warp % 4 * 16, n0 + part % 4 * 32, z];
                 Finish::<_, F16, ADDS> { cx, job: &job, staging, biases, start: warp * 16 * 64, place }
             };
-            // What is added to the first two parts is loaded while the other warpgroup multiplies, or while this
-            // one does, and what is added to another part two parts before it.
+            // What is added to the first two parts is loaded while the other warpgroup multiplies,
+            // or while this one does, and what is added to another part two parts before it.
             let mut added = [[0; 16]; 2];
-            // SAFETY: All lanes of the warp are here. Nobody else has the elements of C of this tile, if its
-            // unit is whole.
+            // SAFETY: All lanes of the warp are here. Nobody else has the elements of C of this
+            // tile, if its unit is whole.
             unsafe {
                 if job.flags & BIAS != 0 {
                     finish(0).fetch_bias(warp());
@@ -298,15 +302,16 @@ pub(super) unsafe fn product<const F16: bool, const TA: bool, const TB: bool, co
             let mut i = 0;
             loop {
                 // SAFETY: The stage is full after the wait, and it is not overwritten before
-                // `release`. All threads of the warpgroup take the same path here. The sums are used
-                // by `multiply` only until the waits after the loop. With two groups of products for
-                // each stage, those of the stage before are done when two are under way.
+                // `release`. All threads of the warpgroup take the same path here. The sums are
+                // used by `multiply` only until the waits after the loop. With two groups of
+                // products for each stage, those of the stage before are done when two are under
+                // way.
                 unsafe {
                     full(at.stage).wait(at.phase);
                     let start = at.stage * STAGE_LEN;
-                    let b = Operand::<TB>::new(ring, start + TILE * 64);
-                    upper.multiply::<F16, TA, TB>(Operand::new(ring, start), b, i > 0);
-                    lower.multiply::<F16, TA, TB>(Operand::new(ring, start + 4096), b, i > 0);
+                    let b = TileOperand::<TB>::new(ring, start + TILE * 64);
+                    upper.multiply::<F16, TA, TB>(TileOperand::new(ring, start), b, i > 0);
+                    lower.multiply::<F16, TA, TB>(TileOperand::new(ring, start + 4096), b, i > 0);
                     if i > 0 {
                         wait_products::<2>();
                         arrive(empty(before));
@@ -321,7 +326,8 @@ pub(super) unsafe fn product<const F16: bool, const TA: bool, const TB: bool, co
                     break;
                 }
             }
-            // SAFETY: All threads of the warpgroup are here, and these are the sums of all its products.
+            // SAFETY: All threads of the warpgroup are here, and these are the sums of all its
+            // products.
             unsafe {
                 arrive(turn(1 - mine()));
                 upper.wait::<0>();
@@ -329,7 +335,8 @@ pub(super) unsafe fn product<const F16: bool, const TA: bool, const TB: bool, co
                 arrive(empty(before));
             }
             if !whole {
-                // SAFETY: All lanes of the warp are here, and the launcher checked the size of the scratch memory.
+                // SAFETY: All lanes of the warp are here, and the launcher checked the size of the
+                // scratch memory.
                 if !unsafe { join(cx, &job, unit, &mut upper, &mut lower) } {
                     continue;
                 }
@@ -348,8 +355,8 @@ pub(super) unsafe fn product<const F16: bool, const TA: bool, const TB: bool, co
                     _ => lower.columns::<2>(),
                 };
                 let bias = (warp() * 4 + part % 4) * 32;
-                // SAFETY: All lanes of the warp are here, and its part of `staging` is its own: 16 rows
-                // of 64 elements. Nobody else has the elements of C.
+                // SAFETY: All lanes of the warp are here, and its part of `staging` is its own: 16
+                // rows of 64 elements. Nobody else has the elements of C.
                 unsafe {
                     let v = finish(part).finished(even, &added[0], bias);
                     if ADDS {
@@ -423,8 +430,8 @@ unsafe fn get_half(from: *const f32, sums: &mut Half, add: bool) {
     get!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
 }
 
-/// Stores the sums of a part of a tile's steps. The warp that is the last one of the tile's blocks to do so gets
-/// the sums of all of them, added in the order of the steps, and true.
+/// Stores the sums of a part of a tile's steps. The warp that is the last one of the tile's blocks
+/// to do so gets the sums of all of them, added in the order of the steps, and true.
 ///
 /// A warp has the same elements of the tile in each block, so warps do not wait for each other.
 ///
@@ -476,8 +483,8 @@ unsafe fn join(cx: impl Cooperative, job: &Job, unit: Unit, upper: &mut Half, lo
     true
 }
 
-/// The number of this thread in its block, read again each time, because a register that holds it is one less for the
-/// sums.
+/// The number of this thread in its block, read again each time, because a register that holds it
+/// is one less for the sums.
 #[inline(always)]
 fn thread() -> u32 {
     let thread;
@@ -502,20 +509,20 @@ unsafe fn arrive(barrier: Mbarrier) {
 struct Finish<'a, C, const F16: bool, const ADDS: bool> {
     cx: C,
     job: &'a Job,
-    staging: Shared<u16>,
+    staging: SharedMemory<u16>,
     /// The bias of a tile for each warp, in `f32`.
-    biases: Shared<f32>,
+    biases: SharedMemory<f32>,
     /// The first element of the warp's part of `staging`.
     start: u32,
     /// The first row and column, and the matrix.
     place: [u32; 3],
 }
 
-/// For 8 columns each: a lane's two neighbouring elements in one row, and those 8 rows below.
+/// For 8 columns each: a lane's two neighboring elements in one row, and those 8 rows below.
 type Values = [[f32; 4]; 4];
 
-/// The bits of what belongs to [`Values`], two words for each pair: for 8 columns each, a pair in one row, and one 8
-/// rows below. Of a pair of 16-bit elements, the second word does not count.
+/// The bits of what belongs to [`Values`], two words for each pair: for 8 columns each, a pair in
+/// one row, and one 8 rows below. Of a pair of 16-bit elements, the second word does not count.
 type Bits = [u32; 16];
 
 /// Calls `f` with 0 to 3. A loop might not be unrolled, and then its results would be in memory.
@@ -525,8 +532,8 @@ fn four<T>(f: impl Fn(u32) -> T) -> [T; 4] {
 }
 
 impl<C: Cooperative, const F16: bool, const ADDS: bool> Finish<'_, C, F16, ADDS> {
-    /// The number of this lane, read again each time: what is computed from it would else be kept in registers
-    /// beside the sums, and the activations would have none for themselves.
+    /// The number of this lane, read again each time: what is computed from it would else be kept
+    /// in registers beside the sums, and the activations would have none for themselves.
     #[inline(always)]
     fn lane(&self) -> u32 {
         let lane;
@@ -535,8 +542,8 @@ impl<C: Cooperative, const F16: bool, const ADDS: bool> Finish<'_, C, F16, ADDS>
         lane
     }
 
-    /// Loads the elements that are added: of the residual, or of C if there is none. Elements that are
-    /// not in C are any others, or zeros, and so are all elements if `there` is false.
+    /// Loads the elements that are added: of the residual, or of C if there is none. Elements that
+    /// are not in C are any others, or zeros, and so are all elements if `there` is false.
     ///
     /// # Safety
     /// Nobody else writes these elements of C.
@@ -556,12 +563,13 @@ impl<C: Cooperative, const F16: bool, const ADDS: bool> Finish<'_, C, F16, ADDS>
         let at = |row: u32| p.wrapping_byte_add(self.index(matrix, stride, row.min(last), column) << (1 + wide / WIDE));
         let (x, y) = (at(self.row(lane)), at(self.row(lane) + 8));
         let mut bits = [0; 16];
-        // SAFETY: The launcher checked that the residual has an element for each of C. Row and column are inside
-        // C where a pair is loaded, and so is the next column, because `n` is a multiple of 8 and the column is
-        // even. For the same reason the pair begins at a multiple of its size.
+        // SAFETY: The launcher checked that the residual has an element for each of C. Row and
+        // column are inside C where a pair is loaded, and so is the next column, because `n` is a
+        // multiple of 8 and the column is even. For the same reason the pair begins at a multiple
+        // of its size.
         //
-        // The branch is in the assembly. If it was in Rust, LLVM would put both ways together by instructions on what
-        // was loaded, which wait for the loads.
+        // The branch is in the assembly. If it was in Rust, LLVM would put both ways together by
+        // instructions on what was loaded, which wait for the loads.
         unsafe {
             asm!(
                 "{{ .reg .pred w, p0, p1, p2, p3; setp.ne.u32 w, {wide}, 0;",
@@ -592,8 +600,8 @@ impl<C: Cooperative, const F16: bool, const ADDS: bool> Finish<'_, C, F16, ADDS>
         bits
     }
 
-    /// Finishes the sums. `added` is what [`added`](Self::added) returned, and `bias` the place of the first column's
-    /// bias in `biases`.
+    /// Finishes the sums. `added` is what [`added`](Self::added) returned, and `bias` the place of
+    /// the first column's bias in `biases`.
     #[inline(always)]
     fn finished(&self, sums: [f32; 16], added: &Bits, bias: u32) -> Values {
         let job = self.job;
@@ -634,8 +642,8 @@ impl<C: Cooperative, const F16: bool, const ADDS: bool> Finish<'_, C, F16, ADDS>
         self.cx.warp_barrier();
     }
 
-    /// Does one part of `finish` for each sum: what `FLAG` names. So `flags` is looked at once and not
-    /// for each sum.
+    /// Does one part of `finish` for each sum: what `FLAG` names. So `flags` is looked at once and
+    /// not for each sum.
     #[inline(always)]
     fn each<const FLAG: u32>(&self, v: Values, more: Values) -> Values {
         four(|j| {
@@ -678,8 +686,8 @@ impl<C: Cooperative, const F16: bool, const ADDS: bool> Finish<'_, C, F16, ADDS>
         })
     }
 
-    /// Loads the bias of the tile's columns into the warp's part of `biases`. It is for the first part of the
-    /// tile.
+    /// Loads the bias of the tile's columns into the warp's part of `biases`. It is for the first
+    /// part of the tile.
     ///
     /// # Safety
     /// All lanes of the warp call this. There is a bias.
@@ -689,8 +697,9 @@ impl<C: Cooperative, const F16: bool, const ADDS: bool> Finish<'_, C, F16, ADDS>
         let (within, mut v) = (self.lane() * 4, [0.0; 4]);
         let column = self.place[1] + within;
         if column < self.job.n {
-            // SAFETY: The launcher checked that the bias has an element for each column, and that it begins
-            // at a multiple of 16 bytes. `n` is a multiple of 8, so all four columns are there.
+            // SAFETY: The launcher checked that the bias has an element for each column, and that
+            // it begins at a multiple of 16 bytes. `n` is a multiple of 8, so all four columns are
+            // there.
             v = unsafe {
                 if self.job.flags & WIDE != 0 {
                     cx.load4(p.cast::<f32>().add(column as usize))
@@ -730,8 +739,9 @@ impl<C: Cooperative, const F16: bool, const ADDS: bool> Finish<'_, C, F16, ADDS>
             if row < job.m && column + j * 8 < job.n {
                 let i = self.index(job.sc, job.ldc, row, column) + j as usize * 8;
                 let bits = u64::from(low.to_bits()) | u64::from(high.to_bits()) << 32;
-                // SAFETY: Row and column are inside C, and so is the next column. The column is even, so
-                // the pair begins at a multiple of its size. No other thread has these elements.
+                // SAFETY: Row and column are inside C, and so is the next column. The column is
+                // even, so the pair begins at a multiple of its size. No other thread has these
+                // elements.
                 unsafe { cx.store(job.c.cast::<f32>().add(i).cast::<u64>(), bits) };
             }
         };
@@ -742,7 +752,8 @@ impl<C: Cooperative, const F16: bool, const ADDS: bool> Finish<'_, C, F16, ADDS>
         });
     }
 
-    /// Rounds elements to the operands' type. Stores them, with the 32 columns before, 16 bytes a lane.
+    /// Rounds elements to the operands' type. Stores them, with the 32 columns before, 16 bytes a
+    /// lane.
     ///
     /// # Safety
     /// All lanes of the warp call this. Nobody else accesses the warp's part of `staging`.
@@ -750,14 +761,14 @@ impl<C: Cooperative, const F16: bool, const ADDS: bool> Finish<'_, C, F16, ADDS>
     unsafe fn store_rows(&self, v: Values) {
         let (cx, job) = (self.cx, self.job);
         let lane = self.lane();
-        // Rows have 8 pieces of 16 bytes. Without the exclusive or, a column of pieces would be in the
-        // same banks.
+        // Rows have 8 pieces of 16 bytes. Without the exclusive or, a column of pieces would be in
+        // the same banks.
         let at = |row: u32, piece: u32| self.start + row * 64 + (piece ^ row % 8) * 8;
         let words = v.map(|[a, b, c, d]| [pack::<F16>([a, b]), pack::<F16>([c, d])]);
         let piece = self.place[1] % 64 / 8 + lane / 16;
         let [[a, b], [c, d], [e, f], [g, h]] = words;
-        // SAFETY: The caller guarantees that the warp is here, and that the rows are its own. These are
-        // rows 0 to 7 and 8 to 15 of 8 columns, and of the next 8.
+        // SAFETY: The caller guarantees that the warp is here, and that the rows are its own. These
+        // are rows 0 to 7 and 8 to 15 of 8 columns, and of the next 8.
         unsafe {
             store_matrices(self.staging, at(lane % 16, piece), [a, b, c, d]);
             store_matrices(self.staging, at(lane % 16, piece + 2), [e, f, g, h]);
@@ -785,9 +796,10 @@ impl<C: Cooperative, const F16: bool, const ADDS: bool> Finish<'_, C, F16, ADDS>
 /// Loads elements `i` and `i + 1` of a window with one instruction.
 ///
 /// # Safety
-/// Both are inside the window, and `i` is at a multiple of 8 bytes. A barrier is after their stores.
+/// Both are inside the window, and `i` is at a multiple of 8 bytes. A barrier is after their
+/// stores.
 #[inline(always)]
-unsafe fn pair(s: Shared<f32>, i: u32) -> [f32; 2] {
+unsafe fn pair(s: SharedMemory<f32>, i: u32) -> [f32; 2] {
     let (low, high);
     // SAFETY: The caller guarantees that the place is in shared memory and aligned.
     unsafe {
@@ -802,7 +814,7 @@ fn words(bits: u64) -> [u32; 2] {
     [bits as u32, (bits >> 32) as u32]
 }
 
-/// Rounds two neighbouring elements to the operands' type.
+/// Rounds two neighboring elements to the operands' type.
 #[inline(always)]
 fn pack<const F16: bool>([low, high]: [f32; 2]) -> u32 {
     if F16 { f16x2::from_f32s(low, high).to_bits() } else { bf16x2::from_f32s(low, high).to_bits() }

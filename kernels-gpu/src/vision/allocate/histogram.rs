@@ -1,7 +1,7 @@
 //! Histograms in shared memory: of the patches by the high byte of q, and of the steps by ranges of
 //! their keys.
 
-use thalweg_simt::{Cooperative, Shared};
+use thalweg_simt::{Cooperative, SharedMemory};
 
 use crate::parts::block::through;
 
@@ -11,9 +11,9 @@ pub(super) const BINS: u32 = 256;
 /// For each bin a cost and a count.
 #[derive(Clone, Copy)]
 pub(super) struct Histogram {
-    pub(super) costs: Shared<u32>,
+    pub(super) costs: SharedMemory<u32>,
     /// The counts; they follow the costs without a gap.
-    pub(super) counts: Shared<u32>,
+    pub(super) counts: SharedMemory<u32>,
 }
 
 impl Histogram {
@@ -80,7 +80,7 @@ pub(super) struct Highest {
 /// # Safety
 /// `bins` has [`BINS`] words, from a multiple of 16 bytes on, which no thread writes meanwhile.
 #[inline(always)]
-pub(super) unsafe fn highest(cx: impl Cooperative, bins: Shared<u32>, spent: u32, limit: u32) -> Highest {
+pub(super) unsafe fn highest(cx: impl Cooperative, bins: SharedMemory<u32>, spent: u32, limit: u32) -> Highest {
     // Each lane has eight bins, the first lane the highest ones. It adds them up in a tree, so that
     // few additions wait for one another.
     let lowest = (31 - cx.lane()) * 8;

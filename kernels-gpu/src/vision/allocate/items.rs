@@ -1,6 +1,6 @@
 //! A warp's patches, and the list of those that can still get tokens.
 
-use thalweg_simt::{Cooperative, In, InOut, Shared, Simt};
+use thalweg_simt::{Cooperative, In, InOut, SharedMemory, Simt};
 
 use crate::parts::number::nearest;
 use crate::vision::layout::Span;
@@ -11,7 +11,7 @@ pub(super) const TILE: u32 = 256;
 /// Bytes of a warp's list.
 pub(super) const LIST: u32 = TILE * 4;
 
-/// A warp's patches, which are neighbours, as items: those on its list, or all of them if the list
+/// A warp's patches, which are neighbors, as items: those on its list, or all of them if the list
 /// is too short.
 #[derive(Clone, Copy)]
 pub(super) struct Items {
@@ -23,7 +23,7 @@ pub(super) struct Items {
     pub(super) end: u32,
     /// The list. A word has q, later a side, in its high half, and the distance from `start` in its
     /// low half.
-    list: Shared<u32>,
+    list: SharedMemory<u32>,
     listed: bool,
     /// Number of items.
     pub(super) count: u32,
@@ -74,10 +74,10 @@ impl Items {
 
     /// Makes q of what [`load`](Self::load) loaded; 0 past the last patch.
     #[inline(always)]
-    fn quantised(self, cx: impl Cooperative, at: u32, r: [f32; 8]) -> [u32; 8] {
+    fn quantized(self, cx: impl Cooperative, at: u32, r: [f32; 8]) -> [u32; 8] {
         let at = at + cx.lane();
         core::array::from_fn(|k| {
-            let q = quantise(cx, r[k]);
+            let q = quantize(cx, r[k]);
             if at + k as u32 * 32 < self.end { q } else { 0 }
         })
     }
@@ -96,7 +96,7 @@ impl Items {
                 unsafe { self.sides.set(cx, i as usize, 0) };
             }
         }
-        self.quantised(cx, at, r)
+        self.quantized(cx, at, r)
     }
 
     /// Lists the patches whose q is `least` or more. `q` is that of the first tile, which is used
@@ -112,7 +112,7 @@ impl Items {
         while at < self.end {
             if several {
                 // SAFETY: the contract of `load` is that of this function.
-                q = self.quantised(cx, at, unsafe { self.load(cx, at) });
+                q = self.quantized(cx, at, unsafe { self.load(cx, at) });
             }
             for (k, q) in q.into_iter().enumerate() {
                 let keep = q >= least.max(1);
@@ -148,7 +148,7 @@ impl Items {
             if self.listed {
                 cx.shared_get(self.list, slot) >> 16
             } else {
-                quantise(cx, self.relevance.get(cx, (self.start + slot) as usize))
+                quantize(cx, self.relevance.get(cx, (self.start + slot) as usize))
             }
         }
     }
@@ -194,7 +194,7 @@ impl Items {
 
 /// Computes floor(65535 r + 1/2) of exactly the value of `r`, clamped to 1..=65535.
 #[inline(always)]
-fn quantise(cx: impl Simt, r: f32) -> u32 {
+fn quantize(cx: impl Simt, r: f32) -> u32 {
     // The product is halfway between two integers only for r = 1/2. `nearest` rounds it to the even
     // one, 32768, which is the upper one.
     #[expect(clippy::manual_clamp, reason = "NaN becomes 0")]

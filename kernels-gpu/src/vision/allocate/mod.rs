@@ -29,20 +29,20 @@
 //!   q >= Q, t* is above Q * gain of the first step, and no patch below Q matters. While c is below
 //!   half the number of threads, it is enough to count the largest q of each thread, which takes
 //!   one addition in shared memory instead of 8. For a larger c all patches are counted.
-//! - **Each warp has its own list**, of its neighbouring patches. Warps need no counts of each
+//! - **Each warp has its own list**, of its neighboring patches. Warps need no counts of each
 //!   other to make the lists, and the lists are in raster order, as the offsets at the end need
 //!   them. If too many of a warp's patches belong on its list, the warp goes without one and reads
 //!   relevance again.
 //! - **A histogram of costs** narrows t* by 8 bits for two barriers. A bin with a single step ends
 //!   the search at once: that step does not fit, so nothing is left to add in raster order.
 //! - **A thread adds steps of one bin together** before it adds them to the histogram. Without
-//!   that, the threads of an image of one colour would queue for one word.
+//!   that, the threads of an image of one color would queue for one word.
 //! - **Sums saturate**: the only question is whether a sum exceeds the budget, which is below 2^31.
 //!   32 bits that stay at the largest word answer it for any number of patches. An addition to a
 //!   bin that has passed 2^31 before is undone.
 //! - **A second launch packs the images**, because where an image's tokens start depends on all
 //!   images before it. Each block writes its list to a place of its own (`Room`). If the last block
-//!   to finish moved the lists instead, it would recognise itself by a counter in memory; with a
+//!   to finish moved the lists instead, it would recognize itself by a counter in memory; with a
 //!   wrong counter, lists would be moved while others are written. The end of a launch cannot be
 //!   wrong. A batch of one image needs no second launch.
 
@@ -147,8 +147,8 @@ kernel! {
             let before = through(cx, if cx.lane() < cx.warp() { cx.shared_get(sums(0), cx.lane()) } else { 0 });
             taken = cx.shuffle(before, 31);
         }
-        // The loop is here and not in a function of its own: so the kernel is up to 5 % faster on an
-        // H200.
+        // The loop is here and not in a function of its own: so the kernel is up to 5 % faster on
+        // an H200.
         let rest = budget - threshold.spent;
         let (mut tokens, mut selected) = (0u32, 0u32);
         let mut row = 0;

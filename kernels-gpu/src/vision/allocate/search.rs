@@ -1,6 +1,6 @@
 //! The search for t*, the least key that a step must have.
 
-use thalweg_simt::{Cooperative, Shared};
+use thalweg_simt::{Cooperative, SharedMemory};
 
 use super::histogram::{Histogram, highest};
 use super::items::{Items, TILE};
@@ -12,7 +12,7 @@ pub(super) struct Search {
     pub(super) steps: Steps,
     pub(super) histogram: Histogram,
     /// Four words, on 16 bytes, in which the first warp tells the others what it found.
-    pub(super) told: Shared<u32>,
+    pub(super) told: SharedMemory<u32>,
     pub(super) budget: u32,
 }
 

@@ -1,12 +1,12 @@
 //! The steps by which the side of a patch rises, and their gains.
 
-use thalweg_simt::{Cooperative, In, Shared};
+use thalweg_simt::{Cooperative, In, SharedMemory};
 
 /// The steps of a patch: from 0 to `lo`, then by one up to `hi`.
 #[derive(Clone, Copy)]
 pub(super) struct Steps {
     /// The gains: at most 65535, none larger than the one before.
-    pub(super) gains: Shared<u32>,
+    pub(super) gains: SharedMemory<u32>,
     /// Number of steps.
     pub(super) count: u32,
     pub(super) lo: u32,

@@ -21,7 +21,7 @@ impl Place {
     }
 }
 
-/// Computes the centre and half the extent of a patch's rows (`axis` 0) or columns (1), as parts of
+/// Computes the center and half the extent of a patch's rows (`axis` 0) or columns (1), as parts of
 /// the eccentricity. The extent is that of an even spread with the same variance as the positions
 /// of the rows or columns.
 #[inline(always)]

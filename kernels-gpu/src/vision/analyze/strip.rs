@@ -1,6 +1,6 @@
 //! The sums of a thread over a strip of pixels: some rows of one group of columns.
 
-use thalweg_simt::{Cooperative, Shared};
+use thalweg_simt::{Cooperative, SharedMemory};
 
 use super::totals::sum;
 use crate::parts::number::{count_byte, lookup_byte, scaled};
@@ -17,9 +17,9 @@ pub(super) struct Strip {
     pub(super) image: Image,
     pub(super) place: Place,
     /// The table of linear light.
-    pub(super) table: Shared<f32>,
+    pub(super) table: SharedMemory<f32>,
     /// The histogram of luma.
-    pub(super) count: Shared<u32>,
+    pub(super) count: SharedMemory<u32>,
 }
 
 /// Sums over some rows of `N` columns.
@@ -97,7 +97,7 @@ impl Strip {
         ]
     }
 
-    /// Adds the pixels of a row, which is given with its neighbours, and counts them.
+    /// Adds the pixels of a row, which is given with its neighbors, and counts them.
     ///
     /// # Safety
     /// As for [`sums`](Self::sums), of table and histogram.

@@ -1,6 +1,6 @@
 //! The sums of a patch's threads in shared memory, and the means that become of them.
 
-use thalweg_simt::{Cooperative, Out, Shared};
+use thalweg_simt::{Cooperative, Out, SharedMemory};
 
 use crate::vision::PLANES;
 use crate::vision::patch::{Patch, Sum};
@@ -21,7 +21,7 @@ const SPARE: u32 = PLANES + 1;
 /// `total` has [`VALUES`] words of shared memory for thread `rank`, the last of which nothing else
 /// accesses.
 #[inline(always)]
-pub(super) unsafe fn keep(cx: impl Cooperative, total: Shared<f32>, rank: u32, place: Place, area: Patch) {
+pub(super) unsafe fn keep(cx: impl Cooperative, total: SharedMemory<f32>, rank: u32, place: Place, area: Patch) {
     let center = |start: u32, extent: u32| (2 * start + extent - 1) as f32 * 0.5;
     let v = match rank {
         9 => center(area.y, area.height) * place.scale[0],
@@ -38,7 +38,7 @@ pub(super) unsafe fn keep(cx: impl Cooperative, total: Shared<f32>, rank: u32, p
 /// As for [`keep`], and there was a barrier of the block, or of the warp that both threads are in,
 /// since thread `rank` kept it.
 #[inline(always)]
-pub(super) unsafe fn kept(cx: impl Cooperative, total: Shared<f32>, rank: u32) -> f32 {
+pub(super) unsafe fn kept(cx: impl Cooperative, total: SharedMemory<f32>, rank: u32) -> f32 {
     // SAFETY: as in `keep`.
     unsafe { cx.shared_get(total, rank * VALUES + SPARE) }
 }
@@ -53,7 +53,7 @@ pub(super) unsafe fn kept(cx: impl Cooperative, total: Shared<f32>, rank: u32) -
 #[inline(always)]
 pub(super) unsafe fn finish(
     cx: impl Cooperative,
-    total: Shared<f32>,
+    total: SharedMemory<f32>,
     threads: u32,
     n: u32,
     features: Out<f32>,
@@ -98,7 +98,7 @@ pub(super) unsafe fn finish(
 /// # Safety
 /// `count` has [`BINS`] words of shared memory, which no thread writes meanwhile.
 #[inline(always)]
-pub(super) unsafe fn bits(cx: impl Cooperative, count: Shared<u32>, pixels: f32) -> f32 {
+pub(super) unsafe fn bits(cx: impl Cooperative, count: SharedMemory<u32>, pixels: f32) -> f32 {
     let all = cx.log2_approx(pixels);
     let mut bits = 0.0;
     for k in 0..BINS / 32 {

@@ -6,7 +6,7 @@
 //!
 //! **Addresses.** The entry of the kernel gets *tagged* addresses: bits 56 to 63 hold the number of
 //! the parameter, counted from 1. So an access past the end of one buffer is not mistaken for an
-//! access to its neighbour, although both may be pieces of one allocation.
+//! access to its neighbor, although both may be pieces of one allocation.
 //!
 //! **Written or not.** Each byte of an allocation has a flag, which copies, fills and kernels set
 //! (see [`memory`]). Shared memory counts as not written when a block starts.
@@ -350,8 +350,8 @@ impl Checker {
         }
     }
 
-    /// Checks an access to `bytes` bytes of shared memory from `start` on, which are inside it. They
-    /// are element `i` and its successors of a window that starts at byte `window`.
+    /// Checks an access to `bytes` bytes of shared memory from `start` on, which are inside it.
+    /// They are element `i` and its successors of a window that starts at byte `window`.
     #[inline(never)]
     pub(super) fn shared(
         &self,

@@ -96,7 +96,7 @@ kernel! {
     {
         let (row, rank) = (cx.block_idx().x, cx.rank());
         let bins = cx.shared::<u32>(0);
-        // The initialisation is dropped, or leaves out a bin, or goes past the end.
+        // The initialization is dropped, or leaves out a bin, or goes past the end.
         let zeroed = match m {
             1 => 0,
             2 => BINS - 1,
@@ -313,7 +313,8 @@ kernel! {
         let words = cx.shared::<u32>(0);
         cx.shared_set(words, cx.rank(), x.get(cx, cx.rank()));
         match m {
-            // The barrier of the warp is removed, or a shuffle stands for it, or half the lanes wait.
+            // The barrier of the warp is removed, or a shuffle stands for it, or half the lanes
+            // wait.
             1 => {}
             2 => _ = cx.shuffle_xor(0_u32, 1),
             3 => {

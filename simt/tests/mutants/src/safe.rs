@@ -1,6 +1,6 @@
-//! Kernels without `unsafe`. Most mistakes of the other kernels do not compile here (`tests/ui/safe_*`), so
-//! these have what is left: coordinates and extents that are wrong, clauses that do not fit one another,
-//! and memory that nobody wrote.
+//! Kernels without `unsafe`. Most mistakes of the other kernels do not compile here
+//! (`tests/ui/safe_*`), so these have what is left: coordinates and extents that are wrong, clauses
+//! that do not fit one another, and memory that nobody wrote.
 
 use thalweg_simt::{hint, kernel};
 
@@ -78,7 +78,8 @@ kernel! {
             let read = b.sync(filled.read());
             b.each(&read, move |t, read| {
                 if let Some(column) = sums.column(t) {
-                    // The second warp's sum is read from the place behind it, or the plane is one too far.
+                    // The second warp's sum is read from the place behind it, or the plane is one
+                    // too far.
                     let sum = read.get(t, 0) + read.get(t, if m == 3 { 2 } else { 1 });
                     column.cell::<2>(if m == 5 { plane + 1 } else { plane }).set(sum);
                 }
@@ -251,16 +252,16 @@ kernel! {
         let rows = b.sync(rows.read());
         b.each(&rows, move |t, rows| {
             for k in 0..2 {
-                // The last thread's neighbour is behind the window.
-                let neighbour = k * 132 + t.rank() + if m == 3 { 5 } else { 1 };
-                y.set(t, [k, t.rank()], rows.get(t, neighbour));
+                // The last thread's neighbor is behind the window.
+                let neighbor = k * 132 + t.rank() + if m == 3 { 5 } else { 1 };
+                y.set(t, [k, t.rank()], rows.get(t, neighbor));
             }
         });
     }
 }
 
 kernel! {
-    /// Doubles. A thread has `K` neighbouring elements.
+    /// Doubles. A thread has `K` neighboring elements.
     pub fn doubled<T, const K: u32>(t: impl Simt, m: u32, n: u32, x: In<T>[n], y: Out<T>[n] by [x(K)])
     instances { doubled_f32_1 = <f32, 1>, doubled_f32_4 = <f32, 4> }
     // The grid is that of the other instance.

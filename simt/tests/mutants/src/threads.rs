@@ -7,7 +7,7 @@ use thalweg_simt::kernel;
 pub const BLOCK: u32 = 64;
 
 kernel! {
-    /// Stores the weighted sum of pixels and their left and upper neighbours, clamped at the border,
+    /// Stores the weighted sum of pixels and their left and upper neighbors, clamped at the border,
     /// as `textures` does.
     pub unsafe fn stencil(cx: impl Simt, m: u32, width: u32, height: u32, x: In<f32>, y: Out<f32>)
     require { width > 0, height > 0, x.len() == width * height, y.len() == width * height }
@@ -32,7 +32,7 @@ kernel! {
         let (mine, up, back) = (row * pitch + column, above.wrapping_mul(width).wrapping_add(column), row * width + left);
         let v = x.get(cx, mine) + 0.5 * x.get(cx, up) + 0.25 * x.get(cx, back);
         match m {
-            // A thread stores to its neighbour's pixel too, in its block or in the next one.
+            // A thread stores to its neighbor's pixel too, in its block or in the next one.
             7 => {
                 y.set(cx, mine, v);
                 y.set(cx, (mine + 1).min(width * height - 1), v);
@@ -179,7 +179,7 @@ kernel! {
         let i = cx.global_x();
         let last = if m == 1 { n + 1 } else { n };
         if i < last {
-            // The sum of a neighbour is read while its thread writes it.
+            // The sum of a neighbor is read while its thread writes it.
             let from = if m == 2 { (i + 1) % n } else { i };
             let v = cx.fma(a, x.get(cx, i), y.get(cx, from));
             y.set(cx, i, v);

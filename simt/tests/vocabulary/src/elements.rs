@@ -37,8 +37,8 @@ pub struct Mixed {
     pub count: i32,
 }
 
-// SAFETY: Every bit pattern is a `Mixed`, it is `repr(C)`, and its fields follow one another without
-// padding.
+// SAFETY: Every bit pattern is a `Mixed`, it is `repr(C)`, and its fields follow one another
+// without padding.
 unsafe impl Element for Mixed {}
 
 macro_rules! plain {

@@ -21,7 +21,7 @@ impl Scalar for f64 {
 }
 
 kernel! {
-    /// Computes `y = a x + y`. A thread has `N` neighbouring elements.
+    /// Computes `y = a x + y`. A thread has `N` neighboring elements.
     pub unsafe fn axpy<T: Scalar, const N: u32>(cx: impl Simt, n: u32, a: T, x: In<T>, y: InOut<T>)
     instances { axpy_f32_4 = <f32, 4>, axpy_f32_1 = <f32, 1>, axpy_f64_2 = <f64, 2> }
     require { x.len() >= n, y.len() >= n, n.is_multiple_of(N) }
@@ -39,8 +39,8 @@ kernel! {
 }
 
 kernel! {
-    /// Adds `C` to each of the numbers of a block in shared memory, and stores them in reverse. The clause
-    /// `shared` and the parameters depend on the instance.
+    /// Adds `C` to each of the numbers of a block in shared memory, and stores them in reverse. The
+    /// clause `shared` and the parameters depend on the instance.
     pub unsafe fn reverse_block<T, const N: usize, const C: i32>(cx: impl Cooperative, add: [T; N], x: In<T>, y: Out<T>)
     instances { reverse_block_i32 = <i32, 2, -3>, reverse_block_i64 = <i64, 3, { i32::MAX }> }
     require { x.len() == 32 * N, y.len() == 32 * N }
@@ -66,7 +66,7 @@ kernel! {
 }
 
 kernel! {
-    /// Computes `y = a x` in safe code. A thread has `K` neighbouring elements.
+    /// Computes `y = a x` in safe code. A thread has `K` neighboring elements.
     pub fn scale<T, const K: u32>(t: impl Simt, n: u32, a: T, x: In<T>[n], y: Out<T>[n] by [x(K)])
     instances { scale_f32 = <f32, 1>, scale_u64 = <u64, 4> }
     grid(n.div_ceil(32 * K)) block(32)

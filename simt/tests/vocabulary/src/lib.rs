@@ -1,5 +1,6 @@
 //! Kernels that use the vocabulary of `thalweg-simt`, a module for each family of operations. The
-//! tests in `simt/tests/kernel_vocabulary` compare what they compute with plain Rust, on every device.
+//! tests in `simt/tests/kernel_vocabulary` compare what they compute with plain Rust, on every
+//! device.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
 thalweg_simt::ptx! { unsafe "sm_75", "sm_80" }

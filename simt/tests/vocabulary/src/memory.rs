@@ -6,7 +6,8 @@ use thalweg_simt::{Element, In, Out, Simt, hint, kernel};
 /// Copies the `N` elements from `i` on. `how` says which hints it uses.
 ///
 /// # Safety
-/// `i + N` is at most the length of the buffers, which are aligned to 16 bytes, and `N` divides `i`.
+/// `i + N` is at most the length of the buffers, which are aligned to 16 bytes, and `N` divides
+/// `i`.
 #[inline(always)]
 unsafe fn copy<T: Element, const N: usize>(cx: impl Simt, how: u32, x: In<T>, i: u32, y: Out<T>) {
     // SAFETY: The caller promises what the accesses require. No thread writes `x`.

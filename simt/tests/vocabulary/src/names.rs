@@ -2,8 +2,8 @@
 //!
 //! `names!` lists the names. Each is declared in every namespace that is open to the module, as
 //! something that would not compile, or not give the result, if a macro looked it up.
-//! `simt/tests/kernel_vocabulary/tokens.txt` lists all names that the macros use, and a test compares
-//! both lists with the macros.
+//! `simt/tests/kernel_vocabulary/tokens.txt` lists all names that the macros use, and a test
+//! compares both lists with the macros.
 #![allow(missing_docs)]
 
 /// Declares each name as a type without values, as a macro that refuses everything and, before `;`,

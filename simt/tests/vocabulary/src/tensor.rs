@@ -50,8 +50,8 @@ kernel! {
 }
 
 kernel! {
-    /// Loads the matrices in `rows`, 32 rows of 8 elements, in each way. Lane `l` stores words 14 `l`
-    /// and on.
+    /// Loads the matrices in `rows`, 32 rows of 8 elements, in each way. Lane `l` stores words 14
+    /// `l` and on.
     pub unsafe fn matrices(cx: impl Cooperative, rows: In<u16>, words: Out<u32>)
     require { rows.len() == 256, words.len() == 32 * LOADED }
     grid(1) block(32) shared(512)

@@ -17,9 +17,9 @@ pub fn gains(lo: u32, hi: u32, focus: f64) -> Vec<u32> {
 
 /// Relevance as the integer 1..=65535 that keys are made of.
 ///
-/// In f64 the sum is exact wherever its floor could change, so this is the definition over real numbers;
-/// in f32 it is not (the sum can round up to the next integer).
-pub fn quantise(relevance: f32) -> u32 {
+/// In f64 the sum is exact wherever its floor could change, so this is the definition over real
+/// numbers; in f32 it is not (the sum can round up to the next integer).
+pub fn quantize(relevance: f32) -> u32 {
     (65535.0 * f64::from(relevance) + 0.5).floor().clamp(1.0, 65535.0) as u32
 }
 
@@ -31,11 +31,12 @@ struct Step {
     cost: u64,
 }
 
-/// The side of each patch `[N]`, 0 for none: all steps by falling key, taken until one does not fit.
+/// The side of each patch `[N]`, 0 for none: all steps by falling key, taken until one does not
+/// fit.
 ///
-/// That is the definition by thresholds: t* - 1 is the key of the first step that does not fit, the steps of
-/// greater key all fit, and those of that key come in raster order. A patch's own steps stay in order
-/// because gains never rise and the sort is stable.
+/// That is the definition by thresholds: t* - 1 is the key of the first step that does not fit, the
+/// steps of greater key all fit, and those of that key come in raster order. A patch's own steps
+/// stay in order because gains never rise and the sort is stable.
 pub fn allocate(relevance: &[f32], lo: u32, hi: u32, budget: u64, focus: f64) -> Vec<u32> {
     let gains = gains(lo, hi, focus);
     let mut steps = Vec::new();
@@ -43,7 +44,7 @@ pub fn allocate(relevance: &[f32], lo: u32, hi: u32, budget: u64, focus: f64) ->
         for (to, gain) in (lo..=hi).zip(&gains) {
             let below = if to == lo { 0 } else { to - 1 };
             let cost = u64::from(to * to - below * below);
-            let key = quantise(r) * gain;
+            let key = quantize(r) * gain;
             steps.push(Step { key, patch, to, cost });
         }
     }

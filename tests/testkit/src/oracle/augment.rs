@@ -23,7 +23,8 @@ fn weights(n: usize, size: usize, i: usize) -> Vec<f64> {
     raw.into_iter().map(|w| w / total).collect()
 }
 
-/// The augmented image `[3, size, size]`, from 0 to 1, with these weights of luma and this number of taps.
+/// The augmented image `[3, size, size]`, from 0 to 1, with these weights of luma and this number
+/// of taps.
 pub fn augment(image: &Image, how: Augmented, size: usize, luma: [f64; 3], taps: usize) -> Vec<f64> {
     let [top, left, height, width] = how.crop;
     let at = |c: usize, y: usize, x: usize| (c * size + y) * size + x;

@@ -13,8 +13,8 @@ pub const POSITION_ERROR: f64 = 2e-6;
 
 /// The error allowed on relevance, from the spread that [`relevance`](super::relevance) returns.
 ///
-/// A spread below 1e-6 makes relevance 1 everywhere. Near that, f32 may fall on either side, and the bound is
-/// above 1; well below, as in a uniform image, rounding is no excuse.
+/// A spread below 1e-6 makes relevance 1 everywhere. Near that, f32 may fall on either side, and
+/// the bound is above 1; well below, as in a uniform image, rounding is no excuse.
 pub fn relevance_error(spread: f64) -> f64 {
     if spread < 5e-7 { 0.0 } else { 2e-6 / spread }
 }
@@ -24,7 +24,8 @@ pub fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&v| f64::from(v)).collect()
 }
 
-/// The largest absolute difference; infinite where the lengths differ or either side is not a number.
+/// The largest absolute difference; infinite where the lengths differ or either side is not a
+/// number.
 pub fn max_error(got: &[f32], want: &[f64]) -> f64 {
     if got.len() != want.len() {
         return f64::INFINITY;

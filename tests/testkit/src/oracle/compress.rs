@@ -41,7 +41,8 @@ pub fn compress(planes: &[f64], h: usize, w: usize, patch: usize, sides: &[u32])
     packed
 }
 
-/// The pixels of cell `c` of `n` along one axis of a patch; neighbours share a pixel where `n` does not divide.
+/// The pixels of cell `c` of `n` along one axis of a patch; neighbors share a pixel where `n` does
+/// not divide.
 fn cell(extent: &Range<usize>, c: usize, n: usize) -> Range<usize> {
     let length = extent.len();
     extent.start + c * length / n..extent.start + ((c + 1) * length).div_ceil(n)

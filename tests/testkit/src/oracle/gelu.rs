@@ -2,8 +2,8 @@
 
 use std::f64::consts::PI;
 
-/// Computes the error function by its series. The terms cancel little for the arguments of tests, and
-/// beyond 5 it differs from 1 by less than 2e-12.
+/// Computes the error function by its series. The terms cancel little for the arguments of tests,
+/// and beyond 5 it differs from 1 by less than 2e-12.
 pub fn erf(x: f64) -> f64 {
     if x.abs() > 5.0 {
         return x.signum();
@@ -16,7 +16,8 @@ pub fn erf(x: f64) -> f64 {
     sum * 2.0 / PI.sqrt()
 }
 
-/// Computes GELU by the error function (`by_erf`), or by the hyperbolic tangent (`docs/training.md`).
+/// Computes GELU by the error function (`by_erf`), or by the hyperbolic tangent
+/// (`docs/training.md`).
 pub fn gelu(x: f64, by_erf: bool) -> f64 {
     let u = (2.0 / PI).sqrt() * (x + 0.044715 * x * x * x);
     x / 2.0 * (1.0 + if by_erf { erf(x / 2f64.sqrt()) } else { u.tanh() })

@@ -1,19 +1,20 @@
 //! Images of random content.
 //!
-//! An [`ImageSpec`] is a few small values that print on one line; the same spec always gives the same pixels.
+//! An [`ImageSpec`] is a few small values that print on one line; the same spec always gives the
+//! same pixels.
 
 use super::Image;
 
 /// What fills an image.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Content {
-    /// One colour.
+    /// One color.
     Constant,
     /// A linear ramp in a random direction, another for each channel.
     Gradient,
     /// Slow waves.
     Smooth,
-    /// Each pixel one of two colours.
+    /// Each pixel one of two colors.
     TwoValued,
     /// Each byte uniform.
     Noise,
@@ -34,16 +35,16 @@ impl ImageSpec {
     /// The pixels.
     pub fn build(&self) -> Image {
         let mut random = SplitMix(self.seed);
-        let colours: [[u8; 3]; 2] = std::array::from_fn(|_| std::array::from_fn(|_| random.byte()));
+        let colors: [[u8; 3]; 2] = std::array::from_fn(|_| std::array::from_fn(|_| random.byte()));
         let waves: [[f64; 3]; 3] = std::array::from_fn(|_| std::array::from_fn(|_| random.unit()));
         let mut rgb = Vec::with_capacity(self.height * self.width * 3);
         for i in 0..self.height {
             for j in 0..self.width {
-                let colour = colours[(random.next() & 1) as usize];
+                let color = colors[(random.next() & 1) as usize];
                 for channel in 0..3 {
                     let value = match self.content {
-                        Content::Constant => colours[0][channel],
-                        Content::TwoValued => colour[channel],
+                        Content::Constant => colors[0][channel],
+                        Content::TwoValued => color[channel],
                         Content::Noise => random.byte(),
                         Content::Gradient => {
                             let y = i as f64 / self.height as f64;

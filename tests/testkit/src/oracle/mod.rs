@@ -1,13 +1,13 @@
 //! The plain f64 reference of everything that the kernels compute.
 //!
-//! It consists of scalar loops in the order of the definitions in `docs/spec.md`, and it shares nothing with the
-//! kernels. A file with definitions begins with the numbers of its
-//! sections. Arrays are row-major; planes are `[13, H, W]`; there are `N` patches
-//! in raster order. [`allocate`] takes the `f32` relevance that a run computed, because the allocation is an exact function
-//! of it.
+//! It consists of scalar loops in the order of the definitions in `docs/spec.md`, and it shares
+//! nothing with the kernels. A file with definitions begins with the numbers of its sections.
+//! Arrays are row-major; planes are `[13, H, W]`; there are `N` patches in raster order.
+//! [`allocate`] takes the `f32` relevance that a run computed, because the allocation is an exact
+//! function of it.
 //!
-//! [`ImageSpec`] draws the images that both kernel suites use, and [`assert_close`] compares what a kernel computed with
-//! the reference.
+//! [`ImageSpec`] draws the images that both kernel suites use, and [`assert_close`] compares what a
+//! kernel computed with the reference.
 
 mod allocate;
 mod augment;
@@ -20,7 +20,7 @@ mod profile;
 mod scores;
 mod textures;
 
-pub use allocate::{allocate, gains, quantise};
+pub use allocate::{allocate, gains, quantize};
 pub use augment::{Augmented, augment};
 pub use close::{
     PLANE_ERROR, POSITION_ERROR, SCORE_ERROR, assert_close, assert_planes_close, max_error, relevance_error, wide,
@@ -50,7 +50,8 @@ impl Image {
         [self.rgb[at], self.rgb[at + 1], self.rgb[at + 2]]
     }
 
-    /// Luma in units of 1/255000 at a position that may lie one pixel outside: the border is replicated.
+    /// Luma in units of 1/255000 at a position that may lie one pixel outside: the border is
+    /// replicated.
     fn luma(&self, y: isize, x: isize) -> i64 {
         let y = y.clamp(0, self.height as isize - 1) as usize;
         let x = x.clamp(0, self.width as isize - 1) as usize;

@@ -25,7 +25,8 @@ pub const PROFILE_SIDE: usize = 32;
 /// Rows and columns that images are resized to first.
 const RESIZED: usize = 512;
 
-/// The two source indices of a bilinear sample and the weight of the second: half-pixel centres, borders replicated.
+/// The two source indices of a bilinear sample and the weight of the second: half-pixel centers,
+/// borders replicated.
 fn taps(i: usize, from: usize, to: usize) -> (usize, usize, f64) {
     let at = ((i as f64 + 0.5) * from as f64 / to as f64 - 0.5).max(0.0);
     let first = at.floor() as usize;
@@ -53,7 +54,8 @@ fn min_max(plane: &[f64]) -> (Vec<f64>, f64) {
     (plane.iter().map(|v| (v - min) / (max - min + 1e-8)).collect(), max - min)
 }
 
-/// The first eight planes at 512 x 512, each `[512, 512]`: R, G, B, L, a, Gx, Gy and edge magnitude.
+/// The first eight planes at 512 x 512, each `[512, 512]`: R, G, B, L, a, Gx, Gy and edge
+/// magnitude.
 fn profile_planes(image: &Image) -> [Vec<f64>; 8] {
     let size = (image.height, image.width);
     let rgb: [Vec<f64>; 3] = std::array::from_fn(|channel| {
@@ -84,7 +86,8 @@ fn profile_planes(image: &Image) -> [Vec<f64>; 8] {
     planes
 }
 
-/// The profile's information `[N]`: entropy of the softmax of each patch's features, scaled; and its range before that.
+/// The profile's information `[N]`: entropy of the softmax of each patch's features, scaled; and
+/// its range before that.
 pub fn profile_information(features: &[f64]) -> (Vec<f64>, f64) {
     let mut nats = Vec::new();
     for f in features.chunks(PLANES) {

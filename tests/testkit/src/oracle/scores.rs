@@ -55,7 +55,8 @@ fn norm(x: &[f64]) -> f64 {
     x.iter().map(|v| v * v).sum::<f64>().sqrt()
 }
 
-/// The participatory score `[N]`: how well the query and the projection of each patch's features point the same way.
+/// The participatory score `[N]`: how well the query and the projection of each patch's features
+/// point the same way.
 ///
 /// `head` are the layers 13 to 64 and 64 to D.
 pub fn participatory(head: &[Layer; 2], query: &[f64], features: &[f64]) -> Vec<f64> {
@@ -69,8 +70,8 @@ pub fn participatory(head: &[Layer; 2], query: &[f64], features: &[f64]) -> Vec<
     all
 }
 
-/// How much relative errors of `h` and of the weights grow in a patch's cosine `[N]`: the length of `z` if nothing
-/// cancelled, over its length.
+/// How much relative errors of `h` and of the weights grow in a patch's cosine `[N]`: the length of
+/// `z` if nothing canceled, over its length.
 pub fn participatory_condition(head: &[Layer; 2], features: &[f64]) -> Vec<f64> {
     let mut all = Vec::new();
     for f in features.chunks(PLANES) {

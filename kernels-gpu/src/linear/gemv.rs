@@ -1,5 +1,5 @@
-//! The product of at most 8 rows with a matrix that is stored along k, such as a weight: what a model that writes text
-//! computes for each token.
+//! The product of at most 8 rows with a matrix that is stored along k, such as a weight: what a
+//! model that writes text computes for each token.
 //!
 //! ```text
 //! each warp, a column of C, which is a row of B:
@@ -7,15 +7,16 @@
 //!     the sum over the lanes, by way of the epilogue
 //! ```
 //!
-//! Launch: a block of 8 warps for each 8 columns, `z` is the batch. No shared memory.
-//! Memory: B is read once. That is what such a product costs, so many warps read at the same time: a kernel that computes
-//! tiles of 128 columns has 6 blocks for 768 columns. A is read again from the L1 cache for each column.
+//! Launch: a block of 8 warps for each 8 columns, `z` is the batch. No shared memory. Memory: B is
+//! read once. That is what such a product costs, so many warps read at the same time: a kernel that
+//! computes tiles of 128 columns has 6 blocks for 768 columns. A is read again from the L1 cache
+//! for each column.
 
 use thalweg_simt::Cooperative;
 
 use super::number::Number;
-use super::order::tile;
 use super::output::Output;
+use super::tile_order::tile;
 
 /// The rows and columns of C that a block computes.
 pub(super) const TILE: u32 = 8;
@@ -31,8 +32,8 @@ const PIECES: usize = 4;
 /// Loads the pieces of a row from element `at` on. Those behind its end become zeros.
 ///
 /// # Safety
-/// The row has `k` elements in device memory that the launch only reads. It starts at a multiple of 16 bytes, and `k` and
-/// `at` are multiples of a piece.
+/// The row has `k` elements in device memory that the launch only reads. It starts at a multiple of
+/// 16 bytes, and `k` and `at` are multiples of a piece.
 #[inline(always)]
 unsafe fn pieces<E: Number>(cx: impl Cooperative, row: *const E, at: u32, k: u32) -> [[u32; 4]; PIECES] {
     let mut all = [[0; 4]; PIECES];
@@ -40,7 +41,8 @@ unsafe fn pieces<E: Number>(cx: impl Cooperative, row: *const E, at: u32, k: u32
     while i < PIECES {
         let at = at + i as u32 * 32 * E::PIECE;
         if at < k {
-            // SAFETY: `at` is below `k`, and both are multiples of a piece, so the piece is in the row.
+            // SAFETY: `at` is below `k`, and both are multiples of a piece, so the piece is in the
+            // row.
             all[i] = unsafe { cx.load4(row.add(at as usize).cast()) };
         }
         i += 1;
@@ -51,7 +53,8 @@ unsafe fn pieces<E: Number>(cx: impl Cooperative, row: *const E, at: u32, k: u32
 /// Computes a tile of C.
 ///
 /// # Safety
-/// A [M, K] and B [N, K] are in device memory, in aligned pieces of 16 bytes. The block has [`THREADS`] threads.
+/// A [M, K] and B [N, K] are in device memory, in aligned pieces of 16 bytes. The block has
+/// [`THREADS`] threads.
 #[inline(always)]
 pub(super) unsafe fn product<E: Number>(
     cx: impl Cooperative,

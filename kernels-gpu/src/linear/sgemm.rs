@@ -8,27 +8,29 @@
 //!     store the sums by way of the epilogue
 //! ```
 //!
-//! Launch: a block for each tile, `z` is the batch. 34 KiB of shared memory. A thread has at most 128
-//! registers, so that two blocks run on a multiprocessor.
-//! Memory: each operand is read once for each 128 columns or rows of C, mostly from the L2 cache.
+//! Launch: a block for each tile, `z` is the batch. 34 KiB of shared memory. A thread has at most
+//! 128 registers, so that two blocks run on a multiprocessor. Memory: each operand is read once for
+//! each 128 columns or rows of C, mostly from the L2 cache.
 //!
-//! - A thread has two groups of four neighbouring rows and two of four neighbouring columns, and all
+//! - A thread has two groups of four neighboring rows and two of four neighboring columns, and all
 //!   its loads from shared memory have 16 bytes.
-//! - In shared memory, the lines of one k are neighbours. **An operand that is stored along k is turned on its
-//!   way, by copies of 4 bytes.** If lines kept pairs or groups of k side by side, the operands of a
-//!   multiply-add would come from registers of one bank, which costs a quarter of the time.
-//! - Neighbouring lanes have the same rows or the same columns by turns, so that each access of a
+//! - In shared memory, the lines of one k are neighbors. **An operand that is stored along k is
+//!   turned on its way, by copies of 4 bytes.** If lines kept pairs or groups of k side by side,
+//!   the operands of a multiply-add would come from registers of one bank, which costs a quarter of
+//!   the time.
+//! - Neighboring lanes have the same rows or the same columns by turns, so that each access of a
 //!   warp to shared memory is to few different addresses.
-//! - How many values of k a step has, how many are loaded before the first of them is used, when copies are started,
-//!   and the order of the sums are measured for each form: `benches/record/2026-11-23-h200-products-f32.txt`. Compute
-//!   capability 9.0 has forms of its own, in the PTX file `linear_f32_sm_90a`:
+//! - How many values of k a step has, how many are loaded before the first of them is used, when
+//!   copies are started, and the order of the sums are measured for each form:
+//!   `benches/record/2026-11-23-h200-products-f32.txt`. Compute capability 9.0 has forms of its
+//!   own, in the PTX file `linear_f32_sm_90a`:
 //!   `benches/record/2026-11-23-h200-products-f32-spread.txt`.
 
-use thalweg_simt::{Cooperative, Shared};
+use thalweg_simt::{Cooperative, SharedMemory};
 
-use super::copies::{Copies, TILE};
-use super::order::tile;
+use super::async_copies::{Copies, TILE};
 use super::output::{self, Output, ROWS};
+use super::tile_order::tile;
 
 /// The most values of k in a step.
 const DEPTH: u32 = 16;
@@ -58,7 +60,8 @@ fn place(line: u32, k: u32) -> u32 {
 struct Side<const INNER: bool, const STEP: u32> {
     /// Along lines: copies of 16 bytes.
     wide: Copies<f32>,
-    /// Along k: the addresses of the copies of 4 bytes of 8 values of k, the place of the first one, and its k.
+    /// Along k: the addresses of the copies of 4 bytes of 8 values of k, the place of the first
+    /// one, and its k.
     from: [*const f32; 4],
     to: u32,
     k: u32,
@@ -71,7 +74,8 @@ impl<const INNER: bool, const STEP: u32> Side<INNER, STEP> {
     /// What [`Copies::new`] requires.
     #[inline(always)]
     unsafe fn new(rank: u32, (p, ld): (*const f32, u32), (first, lines): (u32, u32)) -> Self {
-        // SAFETY: The caller promises it. Along k, `wide` is not used, and `max` keeps its arithmetic valid.
+        // SAFETY: The caller promises it. Along k, `wide` is not used, and `max` keeps its
+        // arithmetic valid.
         let wide =
             unsafe { Copies::new::<false>(rank, THREADS, STEP, (p, ld), (first, lines.max(4)), |line| line, place) };
         // A warp copies 16 lines, four at a time: 32 bytes of each, to different banks.
@@ -90,10 +94,10 @@ impl<const INNER: bool, const STEP: u32> Side<INNER, STEP> {
     /// Starts the copies of a step, in which `left` values of k exist, or more.
     ///
     /// # Safety
-    /// The values of k that exist are inside the matrix. `at` is the first element of a place of shared
-    /// memory that nobody uses until the copies are complete.
+    /// The values of k that exist are inside the matrix. `at` is the first element of a place of
+    /// shared memory that nobody uses until the copies are complete.
     #[inline(always)]
-    unsafe fn start(&mut self, cx: impl Cooperative, s: Shared<f32>, at: u32, left: u32) {
+    unsafe fn start(&mut self, cx: impl Cooperative, s: SharedMemory<f32>, at: u32, left: u32) {
         if !INNER {
             // SAFETY: The caller promises it.
             return unsafe {
@@ -106,8 +110,8 @@ impl<const INNER: bool, const STEP: u32> Side<INNER, STEP> {
             while i < 4 {
                 let from = self.from[i as usize].wrapping_add(k as usize);
                 let to = at + self.to + 4 * i + k * PITCH;
-                // SAFETY: The caller promises that the values of k below `left` are inside the matrix and
-                // that the place is free.
+                // SAFETY: The caller promises that the values of k below `left` are inside the
+                // matrix and that the place is free.
                 unsafe {
                     if left >= STEP {
                         cx.copy_async::<f32, 4>(s, to, from);
@@ -126,13 +130,13 @@ impl<const INNER: bool, const STEP: u32> Side<INNER, STEP> {
         }
     }
 
-    /// Starts copy `part` of a step in which all values of k exist, if a step has as many. After all of them comes
-    /// [`advance`](Self::advance).
+    /// Starts copy `part` of a step in which all values of k exist, if a step has as many. After
+    /// all of them comes [`advance`](Self::advance).
     ///
     /// # Safety
     /// What [`start`](Self::start) requires.
     #[inline(always)]
-    unsafe fn part(&self, cx: impl Cooperative, s: Shared<f32>, at: u32, part: u32) {
+    unsafe fn part(&self, cx: impl Cooperative, s: SharedMemory<f32>, at: u32, part: u32) {
         if !INNER {
             // SAFETY: The caller promises it.
             return unsafe { self.wide.part(cx, s, at, part) };
@@ -171,9 +175,9 @@ struct Values {
 /// # Safety
 /// `a` and `b` are the places of the first lines in a stage that is complete.
 #[inline(always)]
-unsafe fn values(cx: impl Cooperative, s: Shared<f32>, a: u32, b: u32) -> Values {
-    // SAFETY: The caller promises that the elements are there. The places of lines that are multiples of 4
-    // are multiples of 16 bytes.
+unsafe fn values(cx: impl Cooperative, s: SharedMemory<f32>, a: u32, b: u32) -> Values {
+    // SAFETY: The caller promises that the elements are there. The places of lines that are
+    // multiples of 4 are multiples of 16 bytes.
     unsafe {
         Values {
             a: [cx.shared_get4(s, a), cx.shared_get4(s, a + 32)],
@@ -182,17 +186,18 @@ unsafe fn values(cx: impl Cooperative, s: Shared<f32>, a: u32, b: u32) -> Values
     }
 }
 
-/// Computes a tile of C. `A` says that A is stored along k, and `B` that B is. A step has `STEP` values of k,
-/// 8 or 16. `AHEAD` of them, 1, 2 or 4, are loaded before the first of these is used; with 0, one is loaded before
-/// the one before it is used.
+/// Computes a tile of C. `A` says that A is stored along k, and `B` that B is. A step has `STEP`
+/// values of k, 8 or 16. `AHEAD` of them, 1, 2 or 4, are loaded before the first of these is used;
+/// with 0, one is loaded before the one before it is used.
 ///
-/// With `SPREAD`, the copies of the next step are started between the values of k, one of each operand at
-/// each, and not all before the first one. With `TURN`, every second row of sums goes backwards, so that two
-/// multiply-adds that follow one another have an operand in common also where the row changes.
+/// With `SPREAD`, the copies of the next step are started between the values of k, one of each
+/// operand at each, and not all before the first one. With `TURN`, every second row of sums goes
+/// backwards, so that two multiply-adds that follow one another have an operand in common also
+/// where the row changes.
 ///
 /// # Safety
-/// The operands have the extents, are aligned to 16 bytes and have a multiple of 4 elements in their
-/// inner dimension and in their distances. The block has 256 threads and [`SHARED`] bytes.
+/// The operands have the extents, are aligned to 16 bytes and have a multiple of 4 elements in
+/// their inner dimension and in their distances. The block has 256 threads and [`SHARED`] bytes.
 #[inline(always)]
 pub(super) unsafe fn product<
     const A: bool,
@@ -238,10 +243,11 @@ pub(super) unsafe fn product<
         left = left.saturating_sub(STEP);
         let fill = STAGE - read;
         if SPREAD && left >= STEP {
-            // The copies are started below. Those of an incomplete step are not, so that they need no conditions.
+            // The copies are started below. Those of an incomplete step are not, so that they need
+            // no conditions.
         } else if left > 0 {
-            // SAFETY: Every thread has loaded what it needs from the stage of the step before, before the barrier
-            // at the end of that step.
+            // SAFETY: Every thread has loaded what it needs from the stage of the step before,
+            // before the barrier at the end of that step.
             unsafe {
                 a.start(cx, s, fill, left);
                 b.start(cx, s, fill + HALF, left);

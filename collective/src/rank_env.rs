@@ -20,11 +20,11 @@ use crate::nccl;
 /// at one of the eight ports *after* `MASTER_PORT`, because PyTorch's own store may be at that one.
 /// `THALWEG_STORE=address:port` names a store that somebody else runs, as `thalweg launch` does,
 /// and `THALWEG_SECRET` is the secret of the ranks, a random text. Without it, the number of the
-/// job takes its place, which keeps jobs apart and strangers not. Without either, only loopback
-/// addresses can be used ([`StoreError::NoSecret`](crate::StoreError::NoSecret)).
+/// job takes its place, which keeps jobs apart and unauthenticated peers not. Without either, only
+/// loopback addresses can be used ([`StoreError::NoSecret`](crate::StoreError::NoSecret)).
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Place {
+pub struct RankEnv {
     /// The number of this process, from 0.
     pub rank: usize,
     /// The number of processes.
@@ -33,7 +33,8 @@ pub struct Place {
     pub local_rank: usize,
     /// The number of processes of this machine.
     pub local_size: usize,
-    /// The machine of rank 0, and a port: rank 0 starts the store at one of the eight ports after it.
+    /// The machine of rank 0, and a port: rank 0 starts the store at one of the eight ports after
+    /// it.
     pub master: (String, u16),
     /// The address of a store that is there already.
     pub store: Option<String>,
@@ -41,7 +42,7 @@ pub struct Place {
     pub secret: Vec<u8>,
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for RankEnv {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the secret, which would end in a log.
         f.debug_struct("Place")
@@ -55,7 +56,7 @@ impl fmt::Debug for Place {
     }
 }
 
-impl Place {
+impl RankEnv {
     /// A place of a process of one machine, with a store that is there already.
     pub fn with_store(rank: usize, size: usize, store: impl Into<String>, secret: &[u8]) -> Self {
         Self {
@@ -136,9 +137,9 @@ impl Place {
         }))
     }
 
-    /// Opens the GPU of this process: that of its number among the processes of the machine, or the only one that the
-    /// process sees. With `NCCL_MULTI_RANK_GPU_ENABLE=1` in the environment, processes begin again at the first GPU if there
-    /// are more processes than GPUs.
+    /// Opens the GPU of this process: that of its number among the processes of the machine, or the
+    /// only one that the process sees. With `NCCL_MULTI_RANK_GPU_ENABLE=1` in the environment,
+    /// processes begin again at the first GPU if there are more processes than GPUs.
     ///
     /// # Errors
     /// There is no such GPU, or it cannot be used.
@@ -160,8 +161,8 @@ pub(crate) fn gpu(local_rank: usize) -> thalweg::Result<Device> {
     instead(local_rank, count, nccl::shares()).map_or(found, Device::cuda)
 }
 
-/// The GPU of a process whose number is not below the number of GPUs. A scheduler may show each process its own GPU
-/// only, as number 0.
+/// The GPU of a process whose number is not below the number of GPUs. A scheduler may show each
+/// process its own GPU only, as number 0.
 fn instead(local_rank: usize, gpus: usize, shares: bool) -> Option<usize> {
     match gpus {
         0 => None,
@@ -194,11 +195,11 @@ fn first_node(list: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, first_node, instead};
+    use super::{RankEnv, first_node, instead};
     use crate::error::{Error, Result};
 
-    fn of(variables: &[(&str, &str)]) -> Result<Option<Place>> {
-        Place::of(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned()))
+    fn of(variables: &[(&str, &str)]) -> Result<Option<RankEnv>> {
+        RankEnv::of(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned()))
     }
 
     #[test]

@@ -13,25 +13,26 @@
 //!
 //! (Tiles of attention: Dao, "FlashAttention-2", 2023.)
 //!
-//! Launch: `x` counts tiles of 128 rows of the sequences, and `y` is the head. Tile `t` belongs to the last
-//! sequence `s` with `cu[s] / 128 + s <= t`: each sequence gets as many places as it has tiles, or more, and
-//! the rest of the blocks returns at once. So the host need not know the lengths.
-//! Memory: Q, the result and gradients once; keys and values, or queries and gradients of the result, once
-//! for each 128 rows that see them, mostly from the L2 cache.
+//! Launch: `x` counts tiles of 128 rows of the sequences, and `y` is the head. Tile `t` belongs to
+//! the last sequence `s` with `cu[s] / 128 + s <= t`: each sequence gets as many places as it has
+//! tiles, or more, and the rest of the blocks returns at once. So the host need not know the
+//! lengths. Memory: Q, the result and gradients once; keys and values, or queries and gradients of
+//! the result, once for each 128 rows that see them, mostly from the L2 cache.
 //!
-//! - **A warp keeps two times 16 rows in registers**, so each fragment from shared memory serves two products.
-//! - **Sums of one product are the operand of the next one** without a way through shared memory: their
-//!   fragments have the same layout, after they are rounded to `bf16`.
-//! - **No atomic additions.** The scores are computed three times, forward once and backward twice, so that
-//!   each gradient is summed by one block in a fixed order.
-//! - **The gradients take 16 rows of a step at a time** in a loop that is not unrolled: otherwise ptxas overlaps
-//!   them, which needs more registers than there are.
-//! - In shared memory, pieces of 16 bytes are at places exchanged by the exclusive or with the number of
-//!   their row. So the eight rows of a small matrix lie in different banks.
-//! - **`cu_seqlens` may hold anything**: each bound is cut to the number of rows, and a block writes a row
-//!   only if `sequence_of` gives the row to the block's sequence.
+//! - **A warp keeps two times 16 rows in registers**, so each fragment from shared memory serves
+//!   two products.
+//! - **Sums of one product are the operand of the next one** without a way through shared memory:
+//!   their fragments have the same layout, after they are rounded to `bf16`.
+//! - **No atomic additions.** The scores are computed three times, forward once and backward twice,
+//!   so that each gradient is summed by one block in a fixed order.
+//! - **The gradients take 16 rows of a step at a time** in a loop that is not unrolled: otherwise
+//!   ptxas overlaps them, which needs more registers than there are.
+//! - In shared memory, pieces of 16 bytes are at places exchanged by the exclusive or with the
+//!   number of their row. So the eight rows of a small matrix lie in different banks.
+//! - **`cu_seqlens` may hold anything**: each bound is cut to the number of rows, and a block
+//!   writes a row only if `sequence_of` gives the row to the block's sequence.
 
-use thalweg_simt::{Cooperative, In, Shared, Simt, bf16x2, kernel};
+use thalweg_simt::{Cooperative, In, SharedMemory, Simt, bf16x2, kernel};
 
 #[cfg(not(target_arch = "nvptx64"))]
 use super::attention::holds;
@@ -52,8 +53,8 @@ const STEP: u32 = 64;
 const TILE: u32 = STEP * SIZE;
 /// The bytes of shared memory: two stages of two tiles.
 const SHARED: u32 = 2 * 2 * 2 * TILE;
-/// The bytes for the gradients of keys and values: also the keys and values of the block, and for two stages
-/// the logarithms and `D` of the queries.
+/// The bytes for the gradients of keys and values: also the keys and values of the block, and for
+/// two stages the logarithms and `D` of the queries.
 const SHARED_KEYS: u32 = SHARED + 2 * 2 * 2 * TILE + 2 * 2 * 4 * STEP;
 
 /// Returns the sequence and the tile in it that a block has.
@@ -62,7 +63,8 @@ const SHARED_KEYS: u32 = SHARED + 2 * 2 * 2 * TILE + 2 * 2 * 4 * STEP;
 /// `cu` has an element for each sequence, and there is a sequence.
 #[inline(always)]
 unsafe fn tile_of(cx: impl Simt, cu: In<i32>, sequences: u32) -> (u32, u32) {
-    // SAFETY: The caller promises an element for each sequence, and `sequence_of` asks for no others.
+    // SAFETY: The caller promises an element for each sequence, and `sequence_of` asks for no
+    // others.
     let begins = |s: u32| (unsafe { cu.get(cx, s) } as u32) / ROWS + s;
     let block = cx.block_idx().x;
     let sequence = sequence_of(block, sequences, begins);
@@ -88,12 +90,13 @@ impl Copies {
         Self { from, stride, row, to: row * SIZE + (piece ^ (row % 8)) * 8 }
     }
 
-    /// Starts the copy of 64 rows. Rows from `rows` on, counted from the first of these, become zero.
+    /// Starts the copy of 64 rows. Rows from `rows` on, counted from the first of these, become
+    /// zero.
     ///
     /// # Safety
     /// The first `rows` rows are in the buffer, 16-byte aligned, and nobody uses the tile at `at`.
     #[inline(always)]
-    unsafe fn start(&self, cx: impl Cooperative, s: Shared<u16>, at: u32, first: u32, rows: u32) {
+    unsafe fn start(&self, cx: impl Cooperative, s: SharedMemory<u16>, at: u32, first: u32, rows: u32) {
         let mut i = 0;
         while i < 4 {
             let exists = first + self.row + 16 * i < rows;
@@ -107,9 +110,9 @@ impl Copies {
 
 /// The places of this lane's rows of the small matrices of the first 16 columns of a tile.
 ///
-/// Those of the next 16 columns differ in the bit of 16 elements only, and so on: `(at + place) ^ 16 i` is the
-/// place for columns from `16 i` on, if `at` is that of a row that is a multiple of 8. One number instead of four
-/// saves registers.
+/// Those of the next 16 columns differ in the bit of 16 elements only, and so on:
+/// `(at + place) ^ 16 i` is the place for columns from `16 i` on, if `at` is that of a row that is
+/// a multiple of 8. One number instead of four saves registers.
 #[derive(Clone, Copy)]
 struct Places {
     /// For fragments of A, and for those of B where the rows are its k.
@@ -133,7 +136,7 @@ impl Places {
 /// # Safety
 /// The rows at `at` are in shared memory and complete. All lanes call this.
 #[inline(always)]
-unsafe fn rows_of(cx: impl Cooperative, s: Shared<u16>, places: Places, at: u32) -> [[[u32; 4]; 4]; 2] {
+unsafe fn rows_of(cx: impl Cooperative, s: SharedMemory<u16>, places: Places, at: u32) -> [[[u32; 4]; 4]; 2] {
     let mut rows = [[[0; 4]; 4]; 2];
     let mut i = 0;
     while i < 2 {
@@ -148,15 +151,15 @@ unsafe fn rows_of(cx: impl Cooperative, s: Shared<u16>, places: Places, at: u32)
     rows
 }
 
-/// Computes the products of 32 rows, A, and 16 rows of a tile, along the 64 elements of both. `a` gives the
-/// fragment of 16 rows and 16 elements.
+/// Computes the products of 32 rows, A, and 16 rows of a tile, along the 64 elements of both. `a`
+/// gives the fragment of 16 rows and 16 elements.
 ///
 /// # Safety
 /// The 16 rows at `at` are in shared memory and complete. All lanes call this.
 #[inline(always)]
 unsafe fn dots(
     cx: impl Cooperative,
-    s: Shared<u16>,
+    s: SharedMemory<u16>,
     places: Places,
     a: impl Fn(usize, usize) -> [u32; 4],
     at: u32,
@@ -194,7 +197,7 @@ fn rounded(v: [[[f32; 4]; 2]; 2]) -> [[u32; 4]; 2] {
 #[inline(always)]
 unsafe fn add_products(
     cx: impl Cooperative,
-    s: Shared<u16>,
+    s: SharedMemory<u16>,
     places: Places,
     a: [[u32; 4]; 2],
     at: u32,
@@ -217,8 +220,8 @@ unsafe fn add_products(
 /// Stores the 64 elements of a row that a lane has pairs of, multiplied by `factor`.
 ///
 /// # Safety
-/// `to` is the head's first element of a row in device memory that no other warp writes, 4-byte aligned.
-/// `half` is 0 or 1: the lane's row is that many times 8 rows down.
+/// `to` is the head's first element of a row in device memory that no other warp writes, 4-byte
+/// aligned. `half` is 0 or 1: the lane's row is that many times 8 rows down.
 #[inline(always)]
 unsafe fn store(cx: impl Cooperative, to: *mut u16, half: usize, sums: &[[f32; 4]; 8], factor: f32) {
     let lane = cx.lane();
@@ -699,7 +702,8 @@ kernel! {
             let (mut j, chunks) = (0, (span.len - from).div_ceil(16).min(4));
             while j < chunks {
                 let at = 2 * TILE * stage + j * 16 * SIZE;
-                // Two numbers of neighbouring queries: the lane has the same queries in all of its rows.
+                // Two numbers of neighboring queries: the lane has the same queries in all of its
+                // rows.
                 let of = |k: u32, t: usize| {
                     let query = j * 16 + t as u32 * 8 + lane % 4 * 2;
                     let pair = cx.shared_get(pairs, STEP * stage + (k * STEP + query) / 2);

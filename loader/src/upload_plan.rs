@@ -3,12 +3,12 @@
 use log::info;
 use thalweg::{Device, DeviceKind, Error};
 
-use crate::options::Upload;
+use crate::options::UploadMode;
 
 /// The plan of a loader's uploads, with the reason. It decides with the first batch that has
 /// images.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
+pub struct UploadPlan {
     /// Whether threads with streams of their own upload ahead of the consumer. Otherwise `next`
     /// uploads, and waits.
     pub streams: bool,
@@ -18,11 +18,11 @@ pub struct Decision {
     pub reason: String,
 }
 
-impl Decision {
+impl UploadPlan {
     /// Uses streams where they pay: on a device that copies beside other work, for batches that
     /// take longer to copy than to hand over, if there is a next copy to overlap with.
     pub(crate) fn new(
-        asked: Upload,
+        asked: UploadMode,
         kind: DeviceKind,
         images: usize,
         bytes: usize,
@@ -30,13 +30,15 @@ impl Decision {
         more: bool,
     ) -> Self {
         let (streams, reason) = match asked {
-            Upload::Streams => (true, "asked for".to_owned()),
-            Upload::Sequential => (false, "asked for".to_owned()),
-            Upload::Off => (false, "nothing is uploaded".to_owned()),
-            Upload::Auto if kind != DeviceKind::Cuda => (false, "the CPU device shares the host's memory".to_owned()),
-            Upload::Auto if bytes < threshold => (false, format!("{bytes} bytes a batch are below {threshold}")),
-            Upload::Auto if images < 2 && !more => (false, "there is one image to move".to_owned()),
-            Upload::Auto => (true, format!("{images} images and {bytes} bytes a batch, at least {threshold}")),
+            UploadMode::Streams => (true, "asked for".to_owned()),
+            UploadMode::Sequential => (false, "asked for".to_owned()),
+            UploadMode::Off => (false, "nothing is uploaded".to_owned()),
+            UploadMode::Auto if kind != DeviceKind::Cuda => {
+                (false, "the CPU device shares the host's memory".to_owned())
+            }
+            UploadMode::Auto if bytes < threshold => (false, format!("{bytes} bytes a batch are below {threshold}")),
+            UploadMode::Auto if images < 2 && !more => (false, "there is one image to move".to_owned()),
+            UploadMode::Auto => (true, format!("{images} images and {bytes} bytes a batch, at least {threshold}")),
         };
         Self { streams, upload_streams: usize::from(streams), reason }
     }
@@ -63,16 +65,16 @@ mod tests {
     #[test]
     fn streams_are_used_where_they_pay() {
         let decide =
-            |asked, kind, images, bytes, more| Decision::new(asked, kind, images, bytes, 1 << 20, more).streams;
+            |asked, kind, images, bytes, more| UploadPlan::new(asked, kind, images, bytes, 1 << 20, more).streams;
         use DeviceKind::{Cpu, Cuda};
-        assert!(decide(Upload::Auto, Cuda, 16, 1 << 20, false));
-        assert!(decide(Upload::Auto, Cuda, 1, 1 << 20, true));
-        assert!(!decide(Upload::Auto, Cuda, 1, 1 << 20, false));
-        assert!(!decide(Upload::Auto, Cuda, 16, (1 << 20) - 1, true));
-        assert!(!decide(Upload::Auto, Cpu, 16, 1 << 30, true));
-        assert!(decide(Upload::Streams, Cpu, 1, 3, false));
-        assert!(!decide(Upload::Sequential, Cuda, 16, 1 << 30, true));
-        let decision = Decision::new(Upload::Auto, Cuda, 16, 1000, 2000, true);
-        assert_eq!(decision.reason, "1000 bytes a batch are below 2000");
+        assert!(decide(UploadMode::Auto, Cuda, 16, 1 << 20, false));
+        assert!(decide(UploadMode::Auto, Cuda, 1, 1 << 20, true));
+        assert!(!decide(UploadMode::Auto, Cuda, 1, 1 << 20, false));
+        assert!(!decide(UploadMode::Auto, Cuda, 16, (1 << 20) - 1, true));
+        assert!(!decide(UploadMode::Auto, Cpu, 16, 1 << 30, true));
+        assert!(decide(UploadMode::Streams, Cpu, 1, 3, false));
+        assert!(!decide(UploadMode::Sequential, Cuda, 16, 1 << 30, true));
+        let plan = UploadPlan::new(UploadMode::Auto, Cuda, 16, 1000, 2000, true);
+        assert_eq!(plan.reason, "1000 bytes a batch are below 2000");
     }
 }

@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 
 use super::library::{UniqueId, version};
+use crate::codec::{Fields, Parse};
 use crate::error::{Error, Result};
-use crate::wire::{Fields, Parse};
 
 /// The variable with which NCCL accepts several ranks on one GPU.
 pub(super) const VARIABLE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
@@ -15,7 +15,7 @@ const NEEDED: c_int = 23_000;
 
 /// The facts that a rank tells.
 #[derive(Clone)]
-pub(super) struct Offer {
+pub(super) struct NcclHandshake {
     pub(super) version: c_int,
     pub(super) id: UniqueId,
     pub(super) gpu: [u8; 16],
@@ -36,7 +36,7 @@ pub(super) fn process() -> u64 {
     *NUMBER.get_or_init(|| RandomState::new().hash_one(std::process::id()))
 }
 
-impl Offer {
+impl NcclHandshake {
     pub(super) fn encode(&self) -> Vec<u8> {
         let fields = Fields::default().number(u64::from(self.version.cast_unsigned())).bytes(&self.id.0);
         fields.bytes(&self.gpu).number(self.process).byte(u8::from(self.shares)).0
@@ -45,36 +45,37 @@ impl Offer {
     /// Reads the bytes that [`encode`](Self::encode) wrote.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut p = Parse(bytes);
-        let offer = Self {
+        let handshake = Self {
             version: p.number()?.try_into().ok()?,
             id: UniqueId(p.bytes()?.try_into().ok()?),
             gpu: p.bytes()?.try_into().ok()?,
             process: p.number()?,
             shares: p.byte()? == 1,
         };
-        p.0.is_empty().then_some(offer)
+        p.0.is_empty().then_some(handshake)
     }
 }
 
-/// Says whether ranks share a GPU. All ranks come to the same answer, because all have the same offers.
+/// Says whether ranks share a GPU. All ranks come to the same answer, because all have the same
+/// offers.
 ///
 /// # Errors
 /// Ranks share a GPU, and they may not: see [`Error::SharedDevice`].
-pub(super) fn share(offers: &[Offer]) -> Result<bool> {
-    let pairs = || (0..offers.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
-    let shared: Vec<_> = pairs().filter(|&(a, b)| offers[a].gpu == offers[b].gpu).collect();
+pub(super) fn share(handshakes: &[NcclHandshake]) -> Result<bool> {
+    let pairs = || (0..handshakes.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
+    let shared: Vec<_> = pairs().filter(|&(a, b)| handshakes[a].gpu == handshakes[b].gpu).collect();
     let Some(&(a, b)) = shared.first() else { return Ok(false) };
     let refused = |(a, b): (usize, usize), hint: String| {
         Err(Error::SharedDevice { device: format!("the same GPU (ranks {a} and {b})"), hint })
     };
-    if let Some(&pair) = shared.iter().find(|(a, b)| offers[*a].process == offers[*b].process) {
+    if let Some(&pair) = shared.iter().find(|(a, b)| handshakes[*a].process == handshakes[*b].process) {
         return refused(pair, THREADS.to_owned());
     }
-    if let Some(old) = offers.iter().map(|offer| offer.version).find(|&version| version < NEEDED) {
+    if let Some(old) = handshakes.iter().map(|handshake| handshake.version).find(|&version| version < NEEDED) {
         let hint = format!(". NCCL {} takes one rank a GPU; {VARIABLE}=1 needs NCCL 2.30", version(old));
         return refused((a, b), hint);
     }
-    match offers.iter().position(|offer| !offer.shares) {
+    match handshakes.iter().position(|handshake| !handshake.shares) {
         None => Ok(true),
         Some(rank) => refused(
             (a, b),
@@ -89,24 +90,24 @@ pub(crate) const THREADS: &str = ". Only ranks that are processes can try one GP
 
 #[cfg(test)]
 mod tests {
-    use super::{NEEDED, Offer, THREADS, VARIABLE, process, share};
+    use super::{NEEDED, NcclHandshake, THREADS, VARIABLE, process, share};
     use crate::error::Error;
     use crate::nccl::library::UniqueId;
 
     /// Ranks with these GPUs, each a process, which may share.
-    fn offers(gpus: &[u8]) -> Vec<Offer> {
-        let offer = |(process, &gpu): (u64, &u8)| Offer {
+    fn handshakes(gpus: &[u8]) -> Vec<NcclHandshake> {
+        let handshake = |(process, &gpu): (u64, &u8)| NcclHandshake {
             version: NEEDED,
             id: UniqueId([7; 128]),
             gpu: [gpu; 16],
             process,
             shares: true,
         };
-        (0..).zip(gpus).map(offer).collect()
+        (0..).zip(gpus).map(handshake).collect()
     }
 
-    fn refused(offers: &[Offer]) -> String {
-        match share(offers) {
+    fn refused(handshakes: &[NcclHandshake]) -> String {
+        match share(handshakes) {
             Err(error @ Error::SharedDevice { .. }) => error.to_string(),
             other => panic!("{other:?}"),
         }
@@ -114,14 +115,15 @@ mod tests {
 
     #[test]
     fn a_gpu_each_needs_nothing() {
-        let mut each = offers(&[1, 2, 3]);
-        each.iter_mut().for_each(|offer| (offer.version, offer.process, offer.shares) = (21_800, 5, false));
+        let mut each = handshakes(&[1, 2, 3]);
+        each.iter_mut()
+            .for_each(|handshake| (handshake.version, handshake.process, handshake.shares) = (21_800, 5, false));
         assert!(!share(&each).unwrap());
     }
 
     #[test]
     fn processes_share_a_gpu_if_all_say_so_and_nccl_can() {
-        let all = offers(&[1, 2, 1, 2]);
+        let all = handshakes(&[1, 2, 1, 2]);
         assert!(share(&all).unwrap());
 
         let mut one = all.clone();
@@ -131,7 +133,7 @@ mod tests {
         assert!(text.ends_with(&format!("set {VARIABLE}=1 (rank 3 has not)")), "{text}");
 
         let mut old = all.clone();
-        old.iter_mut().for_each(|offer| offer.version = 22_809);
+        old.iter_mut().for_each(|handshake| handshake.version = 22_809);
         assert!(refused(&old).contains("NCCL 2.28.9 takes one rank a GPU"), "{}", refused(&old));
 
         // The pair of one process is named, not the first pair.
@@ -148,15 +150,15 @@ mod tests {
     #[test]
     fn offers_travel() {
         assert_eq!(process(), process());
-        let mut offer = offers(&[9]).remove(0);
-        offer.id.0[127] = 1;
-        let bytes = offer.encode();
-        let read = Offer::decode(&bytes).unwrap();
+        let mut handshake = handshakes(&[9]).remove(0);
+        handshake.id.0[127] = 1;
+        let bytes = handshake.encode();
+        let read = NcclHandshake::decode(&bytes).unwrap();
         assert_eq!(read.encode(), bytes);
-        assert_eq!((read.version, read.gpu, read.shares, read.id.0), (NEEDED, [9; 16], true, offer.id.0));
+        assert_eq!((read.version, read.gpu, read.shares, read.id.0), (NEEDED, [9; 16], true, handshake.id.0));
         for n in 0..bytes.len() {
-            assert!(Offer::decode(&bytes[..n]).is_none(), "cut to {n} bytes");
+            assert!(NcclHandshake::decode(&bytes[..n]).is_none(), "cut to {n} bytes");
         }
-        assert!(Offer::decode(&[&bytes[..], b"x"].concat()).is_none());
+        assert!(NcclHandshake::decode(&[&bytes[..], b"x"].concat()).is_none());
     }
 }

@@ -1,17 +1,18 @@
 //! Compares the calls of the ranks of one process before they are enqueued.
 //!
-//! A GPU writes directly to the memory of another one of the same process, as far as its own call says.
-//! So ranks of a process may not differ in a length, not even for a moment. The first rank that comes
-//! to an operation enters its call, and the others compare theirs with it before they enqueue anything.
+//! A GPU writes directly to the memory of another one of the same process, as far as its own call
+//! says. So ranks of a process may not differ in a length, not even for a moment. The first rank
+//! that comes to an operation enters its call, and the others compare theirs with it before they
+//! enqueue anything.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use crate::head::Call;
+use crate::header::Call;
 use crate::lock;
 
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct CallLog {
     size: usize,
     open: Mutex<Open>,
 }
@@ -26,7 +27,7 @@ struct Open {
     counts: HashMap<(usize, usize, bool), u64>,
 }
 
-impl Ledger {
+impl CallLog {
     pub(crate) fn new(size: usize) -> Self {
         Self { size, open: Mutex::default() }
     }
@@ -64,9 +65,9 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use super::Ledger;
+    use super::CallLog;
     use crate::element::Kind;
-    use crate::head::{Call, Code};
+    use crate::header::{Call, Code};
 
     fn call(code: Code, count: usize) -> Call {
         Call { code, kind: Kind::F32, op: None, root: None, count }
@@ -74,24 +75,24 @@ mod tests {
 
     #[test]
     fn whoever_differs_from_the_first_is_refused() {
-        let ledger = Ledger::new(3);
+        let call_log = CallLog::new(3);
         let a = call(Code::AllGather, 5);
-        assert_eq!(ledger.call(1, 2, a), Ok(()));
-        assert_eq!(ledger.call(2, 2, a), Ok(()), "a rank may be ahead");
-        assert_eq!(ledger.call(1, 0, call(Code::AllGather, 6)), Err((2, a)));
-        assert_eq!(ledger.call(1, 0, a), Ok(()));
-        assert_eq!(ledger.call(1, 1, a), Ok(()));
-        assert_eq!(ledger.open.lock().unwrap().calls.len(), 1, "what all have entered is gone");
+        assert_eq!(call_log.call(1, 2, a), Ok(()));
+        assert_eq!(call_log.call(2, 2, a), Ok(()), "a rank may be ahead");
+        assert_eq!(call_log.call(1, 0, call(Code::AllGather, 6)), Err((2, a)));
+        assert_eq!(call_log.call(1, 0, a), Ok(()));
+        assert_eq!(call_log.call(1, 1, a), Ok(()));
+        assert_eq!(call_log.open.lock().unwrap().calls.len(), 1, "what all have entered is gone");
     }
 
     #[test]
     fn both_sides_of_a_message_are_compared() {
-        let ledger = Ledger::new(2);
+        let call_log = CallLog::new(2);
         let m = |n| call(Code::Message, n);
-        assert_eq!(ledger.message((0, 1), true, m(3)), Ok(()));
-        assert_eq!(ledger.message((0, 1), true, m(4)), Ok(()));
-        assert_eq!(ledger.message((1, 0), true, m(9)), Ok(()), "the other way is another message");
-        assert_eq!(ledger.message((0, 1), false, m(3)), Ok(()));
-        assert_eq!(ledger.message((0, 1), false, m(3)), Err(m(4)));
+        assert_eq!(call_log.message((0, 1), true, m(3)), Ok(()));
+        assert_eq!(call_log.message((0, 1), true, m(4)), Ok(()));
+        assert_eq!(call_log.message((1, 0), true, m(9)), Ok(()), "the other way is another message");
+        assert_eq!(call_log.message((0, 1), false, m(3)), Ok(()));
+        assert_eq!(call_log.message((0, 1), false, m(3)), Err(m(4)));
     }
 }

@@ -7,14 +7,14 @@
 //!     store the sums by way of the epilogue
 //! ```
 //!
-//! Launch: a block for each tile, `z` is the batch. 8.5 KiB of shared memory. It is for operands that
-//! the fast kernels cannot copy in pieces of 16 bytes, and runs on every GPU.
+//! Launch: a block for each tile, `z` is the batch. 8.5 KiB of shared memory. It is for operands
+//! that the fast kernels cannot copy in pieces of 16 bytes, and runs on every GPU.
 
-use thalweg_simt::{Cooperative, Shared};
+use thalweg_simt::{Cooperative, SharedMemory};
 
 use super::number::Number;
-use super::order::tile;
 use super::output::Output;
+use super::tile_order::tile;
 
 pub(super) const TILE: u32 = 64;
 const DEPTH: u32 = 16;
@@ -37,8 +37,8 @@ pub(super) struct Operand<E> {
 }
 
 impl<E: Number> Operand<E> {
-    /// Makes an operand whose rows, as they are stored, begin `ld` elements apart. `along_k` says that
-    /// a row is a line.
+    /// Makes an operand whose rows, as they are stored, begin `ld` elements apart. `along_k` says
+    /// that a row is a line.
     #[inline(always)]
     pub(super) fn new(first: *const E, ld: u32, along_k: bool, lines: u32) -> Self {
         let (line, k) = if along_k { (ld, 1) } else { (1, ld) };
@@ -50,11 +50,11 @@ impl<E: Number> Operand<E> {
     /// # Safety
     /// The operand is in device memory. Nobody uses the `DEPTH * PITCH` elements of shared memory.
     #[inline(always)]
-    unsafe fn load(self, cx: impl Cooperative, s: Shared<f32>, first: u32, k0: u32, depth: u32) {
+    unsafe fn load(self, cx: impl Cooperative, s: SharedMemory<f32>, first: u32, k0: u32, depth: u32) {
         let mut i = 0;
         while i < TILE * DEPTH / THREADS {
             let at = cx.rank() + i * THREADS;
-            // Neighbouring threads load neighbours in memory.
+            // Neighboring threads load neighbors in memory.
             let (line, k) = if self.k == 1 { (at / DEPTH, at % DEPTH) } else { (at % TILE, at / TILE) };
             let mut v = 0.0;
             if first + line < self.lines && k0 + k < depth {

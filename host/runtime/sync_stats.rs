@@ -1,5 +1,5 @@
-//! A tally of hidden synchronisation: it counts each call that made the host wait, or that may make
-//! streams take turns, with the place in the source.
+//! A `SyncStats` of hidden synchronization: it counts each call that made the host wait, or that
+//! may make streams take turns, with the place in the source.
 
 use std::cell::Cell;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::lock;
 /// A kind of call that makes the host wait, or that may make streams take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Stall {
+pub enum HostWait {
     /// The host waited for a stream or an event, by `synchronize`.
     Synchronize,
     /// The host waited for a copy from or to ordinary, pageable memory.
@@ -31,7 +31,7 @@ pub enum Stall {
     ModuleLoad,
 }
 
-impl fmt::Display for Stall {
+impl fmt::Display for HostWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Synchronize => "synchronize",
@@ -47,9 +47,9 @@ impl fmt::Display for Stall {
 /// The counted calls of one kind at one place.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Stalls {
+pub struct HostWaits {
     /// The kind of the calls.
-    pub kind: Stall,
+    pub kind: HostWait,
     /// The place in the program that made the calls.
     pub location: &'static Location<'static>,
     /// The number of calls.
@@ -60,25 +60,25 @@ pub struct Stalls {
     pub longest: Duration,
 }
 
-/// The results of a device's tally, the largest total time first. Prints as a table.
+/// The results of `SyncStats`, the largest total time first. Prints as a table.
 #[derive(Clone, Debug, Default)]
-pub struct TallyReport {
-    stalls: Vec<Stalls>,
-    /// Whether the tally was ever on.
+pub struct SyncReport {
+    waits: Vec<HostWaits>,
+    /// Whether the statistics of waits was ever on.
     enabled: bool,
 }
 
-/// A device's tally of hidden synchronisation. It is a handle, which is free to copy.
+/// A `SyncStats` of hidden synchronization. It is a handle, which is free to copy.
 ///
-/// The tally is off until [`enable`](Tally::enable). While it is off, it costs one load on calls
-/// that are slow anyway, and nothing on records, waits, launches and copies.
+/// `SyncStats` is off until [`enable`](SyncStats::enable). While it is off, it costs one load on
+/// calls that are slow anyway, and nothing on records, waits, launches and copies.
 ///
 /// A call inside another, such as the wait inside a blocking copy, counts as part of the outer
-/// call. If a method is passed by its name, as in `.map(Event::synchronize)`, the tally shows a
-/// line of this crate. A closure shows the caller's line.
+/// call. If a method is passed by its name, as in `.map(Event::synchronize)`, the statistics of
+/// waits shows a line of this crate. A closure shows the caller's line.
 ///
 /// ```
-/// use thalweg::{Device, Stall, stream_tags};
+/// use thalweg::{Device, HostWait, stream_tags};
 ///
 /// stream_tags!(Work);
 /// let gpu = Device::best()?;
@@ -88,59 +88,62 @@ pub struct TallyReport {
 /// gpu.tally().disable();
 ///
 /// let report = gpu.tally().report();
-/// let copy = report.stalls().iter().find(|s| s.kind == Stall::BlockingCopy).expect("one");
+/// let copy = report.stalls().iter().find(|s| s.kind == HostWait::BlockingCopy).expect("one");
 /// assert_eq!((copy.count, copy.location.file()), (1, file!()));
 /// println!("{report}");
 /// # Ok::<(), thalweg::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Tally(&'static Book);
+pub struct SyncStats(&'static SyncLog);
 
-impl Tally {
+impl SyncStats {
     /// Forgets earlier counts and starts to count.
     pub fn enable(self) {
-        lock(&self.0.stalls).clear();
+        lock(&self.0.waits).clear();
         self.0.enabled.store(true, Ordering::Relaxed);
         self.0.on.store(true, Ordering::Relaxed);
     }
 
-    /// Stops counting. The counts stay until the tally is enabled again.
+    /// Stops counting. The counts stay until the statistics of waits is enabled again.
     pub fn disable(self) {
         self.0.on.store(false, Ordering::Relaxed);
     }
 
     /// Returns the counts so far, the largest total time first.
-    pub fn report(self) -> TallyReport {
-        let mut stalls = lock(&self.0.stalls).clone();
+    pub fn report(self) -> SyncReport {
+        let mut stalls = lock(&self.0.waits).clone();
         stalls.sort_by_key(|s| std::cmp::Reverse(s.total));
-        TallyReport { stalls, enabled: self.0.enabled.load(Ordering::Relaxed) }
+        SyncReport { waits: stalls, enabled: self.0.enabled.load(Ordering::Relaxed) }
     }
 }
 
-impl TallyReport {
+impl SyncReport {
     /// Returns the calls by kind and place, the largest total time first.
-    pub fn stalls(&self) -> &[Stalls] {
-        &self.stalls
+    pub fn waits(&self) -> &[HostWaits] {
+        &self.waits
     }
 
     /// Returns the host time of all calls together.
     pub fn total(&self) -> Duration {
-        self.stalls.iter().map(|s| s.total).sum()
+        self.waits.iter().map(|s| s.total).sum()
     }
 }
 
-impl fmt::Display for TallyReport {
+impl fmt::Display for SyncReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         write!(f, "{:>7} {:>11} {:>11}  {:17}  where", "calls", "total ms", "longest ms", "what")?;
-        for s in &self.stalls {
+        for s in &self.waits {
             let (total, longest) = (ms(s.total), ms(s.longest));
             write!(f, "\n{:>7} {total:>11.3} {longest:>11.3}  {:17}  {}", s.count, s.kind, s.location)?;
         }
-        if self.stalls.is_empty() {
+        if self.waits.is_empty() {
             let none = "nothing made the host wait";
-            let text =
-                if self.enabled { none } else { "the tally was not enabled: call `device.tally().enable()` first" };
+            let text = if self.enabled {
+                none
+            } else {
+                "the statistics of waits was not enabled: call `device.tally().enable()` first"
+            };
             write!(f, "\n      0  {text}")?;
         }
         Ok(())
@@ -149,12 +152,12 @@ impl fmt::Display for TallyReport {
 
 /// The counts of a device.
 #[derive(Debug, Default)]
-pub(crate) struct Book {
+pub(crate) struct SyncLog {
     on: AtomicBool,
     /// Whether it was ever on.
     enabled: AtomicBool,
     /// One entry for each kind and place. It is a list, because places are few.
-    stalls: Mutex<Vec<Stalls>>,
+    waits: Mutex<Vec<HostWaits>>,
 }
 
 thread_local! {
@@ -164,51 +167,51 @@ thread_local! {
 
 /// A counted call, which lasts until this value is dropped.
 #[must_use = "it counts the time until it is dropped"]
-pub(crate) struct Stalled {
-    book: &'static Book,
-    kind: Stall,
+pub(crate) struct Waiting {
+    log: &'static SyncLog,
+    kind: HostWait,
     location: &'static Location<'static>,
     start: Instant,
     /// Calls shorter than this do not count.
     least: Duration,
 }
 
-impl Tally {
-    pub(crate) fn of(book: &'static Book) -> Self {
+impl SyncStats {
+    pub(crate) fn of(book: &'static SyncLog) -> Self {
         Self(book)
     }
 }
 
-impl Book {
-    /// Counts a call from here until the value is dropped, if the tally is on.
+impl SyncLog {
+    /// Counts a call from here until the value is dropped, if the statistics of waits is on.
     #[inline]
     #[track_caller]
-    pub(crate) fn stall(&'static self, kind: Stall) -> Option<Stalled> {
+    pub(crate) fn wait(&'static self, kind: HostWait) -> Option<Waiting> {
         if self.on.load(Ordering::Relaxed) { self.start(kind, Location::caller()) } else { None }
     }
 
     #[cold]
-    fn start(&'static self, kind: Stall, location: &'static Location<'static>) -> Option<Stalled> {
+    fn start(&'static self, kind: HostWait, location: &'static Location<'static>) -> Option<Waiting> {
         // Only the outermost call counts.
         if RUNNING.try_with(|running| running.replace(true)).unwrap_or(true) {
             return None;
         }
-        let least = if kind == Stall::DeviceAllocation { Duration::from_micros(100) } else { Duration::ZERO };
-        Some(Stalled { book: self, kind, location, start: Instant::now(), least })
+        let least = if kind == HostWait::DeviceAllocation { Duration::from_micros(100) } else { Duration::ZERO };
+        Some(Waiting { log: self, kind, location, start: Instant::now(), least })
     }
 }
 
-impl Drop for Stalled {
+impl Drop for Waiting {
     fn drop(&mut self) {
         let time = self.start.elapsed();
         let _ = RUNNING.try_with(|running| running.set(false));
         if time < self.least {
             return;
         }
-        let mut stalls = lock(&self.book.stalls);
+        let mut stalls = lock(&self.log.waits);
         let at = stalls.iter().position(|s| s.kind == self.kind && s.location == self.location).unwrap_or_else(|| {
             let (kind, location) = (self.kind, self.location);
-            stalls.push(Stalls { kind, location, count: 0, total: Duration::ZERO, longest: Duration::ZERO });
+            stalls.push(HostWaits { kind, location, count: 0, total: Duration::ZERO, longest: Duration::ZERO });
             stalls.len() - 1
         });
         let stalls = &mut stalls[at];

@@ -14,7 +14,7 @@ pub(crate) enum Code {
     /// From one rank to another.
     Message,
     /// The rank has dropped its communicator.
-    Bye,
+    Goodbye,
     /// A log of the calls of a rank so far.
     Log,
     /// A graph of captured operations.
@@ -30,7 +30,7 @@ impl Code {
         Self::ReduceScatter,
         Self::AllGather,
         Self::Message,
-        Self::Bye,
+        Self::Goodbye,
         Self::Log,
         Self::Replay,
     ];
@@ -52,7 +52,7 @@ impl Call {
     pub(crate) fn text(&self) -> String {
         let name = match self.code {
             Code::Barrier => return "barrier".to_owned(),
-            Code::Bye => return "end of the communicator".to_owned(),
+            Code::Goodbye => return "end of the communicator".to_owned(),
             Code::Log => return "log of operations".to_owned(),
             Code::Replay => return format!("replay of graph {}", self.count),
             Code::AllReduce => "all-reduce",
@@ -74,7 +74,7 @@ impl Call {
 
 /// The header before the bytes of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct Header {
     pub(crate) call: Call,
     /// The number of the operation; of a message, its number from this rank to the other.
     pub(crate) seq: u64,
@@ -85,13 +85,13 @@ pub(crate) struct Head {
 }
 
 /// Bytes of a head.
-pub(crate) const HEAD: usize = 40;
+pub(crate) const HEADER_BYTES: usize = 40;
 const MAGIC: u32 = 0x74_68_6c_77;
 const NONE: u64 = u64::MAX;
 
-impl Head {
-    pub(crate) fn encode(&self) -> [u8; HEAD] {
-        let mut bytes = [0; HEAD];
+impl Header {
+    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
         let op = self.call.op.map_or(0, |op| op as u8);
         let numbers =
             [self.seq, self.call.root.map_or(NONE, |root| root as u64), self.call.count as u64, self.len as u64];
@@ -104,7 +104,7 @@ impl Head {
     }
 
     /// The head in these bytes, if they are one.
-    pub(crate) fn decode(bytes: &[u8; HEAD]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let number = |k: usize| bytes[8 + 8 * k..][..8].try_into().ok().map(u64::from_le_bytes);
         let size = |k: usize| number(k).and_then(|n| usize::try_from(n).ok());
         if bytes[..4] != MAGIC.to_le_bytes() {
@@ -127,22 +127,22 @@ impl Head {
 
 #[cfg(test)]
 mod tests {
-    use super::{Call, Code, HEAD, Head};
+    use super::{Call, Code, HEADER_BYTES, Header};
     use crate::element::{Kind, Op};
 
     #[test]
     fn heads_travel() {
         let call = Call { code: Code::Reduce, kind: Kind::Bf16, op: Some(Op::Max), root: Some(3), count: 1 << 40 };
-        let head = Head { call, seq: 9, step: 2, len: 77 };
-        assert_eq!(Head::decode(&head.encode()), Some(head));
+        let head = Header { call, seq: 9, step: 2, len: 77 };
+        assert_eq!(Header::decode(&head.encode()), Some(head));
         assert_eq!(call.text(), "reduce (max) of 1099511627776 x bf16 to rank 3");
-        let barrier = Head { call: Call { code: Code::Barrier, root: None, op: None, ..call }, ..head };
-        assert_eq!(Head::decode(&barrier.encode()), Some(barrier));
+        let barrier = Header { call: Call { code: Code::Barrier, root: None, op: None, ..call }, ..head };
+        assert_eq!(Header::decode(&barrier.encode()), Some(barrier));
         for at in [0, 3, 4, 6, 7] {
             let mut bytes = head.encode();
             bytes[at] = 0xee;
-            assert_eq!(Head::decode(&bytes), None, "byte {at}");
+            assert_eq!(Header::decode(&bytes), None, "byte {at}");
         }
-        assert_eq!(Head::decode(&[0; HEAD]), None);
+        assert_eq!(Header::decode(&[0; HEADER_BYTES]), None);
     }
 }

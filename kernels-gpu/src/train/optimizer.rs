@@ -9,10 +9,10 @@
 //! This is PyTorch's AdamW. The numbers that differ from step to step are in device memory, so a
 //! captured graph of a step stays true: [`settings`] writes them before.
 //!
-//! Launch: a thread for each weight, or for four with a gradient of `bf16`; for the norm at most 1024 blocks, which load
-//! eight elements in each thread at once, and then one block.
-//! Memory: 28 bytes for each weight; the norm reads 4 more. With a gradient of `bf16` and rounded weights, it is 28 as
-//! well.
+//! Launch: a thread for each weight, or for four with a gradient of `bf16`; for the norm at most
+//! 1024 blocks, which load eight elements in each thread at once, and then one block. Memory: 28
+//! bytes for each weight; the norm reads 4 more. With a gradient of `bf16` and rounded weights, it
+//! is 28 as well.
 
 use thalweg_simt::{Simt, kernel};
 
@@ -54,7 +54,8 @@ pub(super) const CHUNK: u32 = 8 * 256;
 pub(super) const BLOCKS: u32 = 1024;
 
 kernel! {
-    /// Computes parts of the sum of squares. Block `k` has every chunk of 2048 elements whose number is `k` modulo `parts`.
+    /// Computes parts of the sum of squares. Block `k` has every chunk of 2048 elements whose
+    /// number is `k` modulo `parts`.
     pub(super) fn squares(b: impl Cooperative, n: u32, parts: u32, x: In<f32>[n], sums: Out<f32>[parts] by [block])
     require { (1..=PARTS).contains(&parts) }
     grid(parts) block(256) shared(32 * 4)
@@ -153,7 +154,8 @@ kernel! {
 }
 
 kernel! {
-    /// Does the same as [`adamw`] by a gradient of `bf16`, and stores the new weights rounded to `bf16` as well.
+    /// Does the same as [`adamw`] by a gradient of `bf16`, and stores the new weights rounded to
+    /// `bf16` as well.
     pub(super) fn adamw_bf16(
         t: impl Simt, n: u32, settings: In<f32>[8], gradient: In<u16>[n], weights: InOut<f32>[n] by [x],
         first: InOut<f32>[n] by [x], second: InOut<f32>[n] by [x], rounded: Out<u16>[n] by [x],

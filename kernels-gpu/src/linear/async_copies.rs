@@ -1,6 +1,6 @@
 //! The copies of one operand's tiles to shared memory.
 
-use thalweg_simt::{Cooperative, Element, Shared};
+use thalweg_simt::{Cooperative, Element, SharedMemory};
 
 /// The extent of a tile of C in both dimensions, and so the rows of A and the columns of B in a
 /// tile.
@@ -14,8 +14,8 @@ const MOST: usize = 4;
 /// A *line* is a row of A or a column of B. Lines past the last one are copied from the last one:
 /// their sums are never stored. Elements past the last k become zero.
 ///
-/// Each copy has a pointer of its own. With one pointer and offsets, each copy took a multiplication
-/// in 64 bits.
+/// Each copy has a pointer of its own. With one pointer and offsets, each copy took a
+/// multiplication in 64 bits.
 #[derive(Clone, Copy)]
 pub(super) struct Copies<T> {
     from: [*const T; MOST],
@@ -30,14 +30,14 @@ pub(super) struct Copies<T> {
 
 impl<T: Element> Copies<T> {
     /// Divides a tile of `TILE` lines and `depth` values of k among `threads` threads. `INNER` says
-    /// that elements with neighbouring k are neighbours in memory; otherwise those of neighbouring
+    /// that elements with neighboring k are neighbors in memory; otherwise those of neighboring
     /// lines are. `place` returns where an element goes in shared memory, and `line` which line the
     /// threads copy at a given turn.
     ///
     /// # Safety
-    /// `p` points to the element of line 0 and k = 0 of a matrix of `lines` lines, at least one, with
-    /// distance `ld` in the outer dimension. Pieces of 16 bytes in the inner dimension are aligned
-    /// and complete.
+    /// `p` points to the element of line 0 and k = 0 of a matrix of `lines` lines, at least one,
+    /// with distance `ld` in the outer dimension. Pieces of 16 bytes in the inner dimension are
+    /// aligned and complete.
     #[inline(always)]
     pub(super) unsafe fn new<const INNER: bool>(
         rank: u32,
@@ -76,7 +76,7 @@ impl<T: Element> Copies<T> {
     /// The step is inside the matrix. `at` is the first element of a place of shared memory that
     /// nobody uses until the copies are complete.
     #[inline(always)]
-    pub(super) unsafe fn start(&mut self, cx: impl Cooperative, s: Shared<T>, at: u32) {
+    pub(super) unsafe fn start(&mut self, cx: impl Cooperative, s: SharedMemory<T>, at: u32) {
         let mut i = 0;
         while i < self.count {
             let copy = i as usize;
@@ -88,13 +88,13 @@ impl<T: Element> Copies<T> {
         }
     }
 
-    /// Starts copy `part` of a step in which all values of k exist, if a step has as many. After all of them comes
-    /// [`advance`](Self::advance).
+    /// Starts copy `part` of a step in which all values of k exist, if a step has as many. After
+    /// all of them comes [`advance`](Self::advance).
     ///
     /// # Safety
     /// What [`start`](Self::start) requires.
     #[inline(always)]
-    pub(super) unsafe fn part(&self, cx: impl Cooperative, s: Shared<T>, at: u32, part: u32) {
+    pub(super) unsafe fn part(&self, cx: impl Cooperative, s: SharedMemory<T>, at: u32, part: u32) {
         if part < self.count {
             let copy = part as usize;
             // SAFETY: The caller promises what `start` requires.
@@ -117,7 +117,7 @@ impl<T: Element> Copies<T> {
     /// # Safety
     /// What [`start`](Self::start) requires, for the values of k that exist.
     #[inline(always)]
-    pub(super) unsafe fn start_last(&self, cx: impl Cooperative, s: Shared<T>, at: u32, left: u32) {
+    pub(super) unsafe fn start_last(&self, cx: impl Cooperative, s: SharedMemory<T>, at: u32, left: u32) {
         let mut i = 0;
         while i < self.count {
             let copy = i as usize;
@@ -136,7 +136,7 @@ impl<T: Element> Copies<T> {
 pub(super) struct Pipeline<T, const STAGES: u32> {
     pub(super) a: Copies<T>,
     pub(super) b: Copies<T>,
-    pub(super) s: Shared<T>,
+    pub(super) s: SharedMemory<T>,
     /// The values of k of a step.
     pub(super) depth: u32,
     /// The elements of A's tile in a stage, and of a whole stage.

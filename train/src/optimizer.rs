@@ -12,7 +12,7 @@ use thalweg_kernels::train::{PARTS, SETTINGS, adamw, gradient_norm, settings};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
     /// The learning rate, which the schedule multiplies.
-    pub rate: f64,
+    pub lr: f64,
     /// The schedule of the learning rate.
     pub schedule: Schedule,
     /// The weight decay, of all weights.
@@ -22,13 +22,13 @@ pub struct AdamW {
     /// The number that is added to the root of the second moment.
     pub eps: f32,
     /// The largest norm of the gradient. A larger gradient is scaled down to it.
-    pub clip: Option<f32>,
+    pub max_grad_norm: Option<f32>,
 }
 
 impl Default for AdamW {
     fn default() -> Self {
         let schedule = Schedule::Constant;
-        Self { rate: 1e-3, schedule, weight_decay: 0.05, betas: [0.9, 0.999], eps: 1e-8, clip: None }
+        Self { lr: 1e-3, schedule, weight_decay: 0.05, betas: [0.9, 0.999], eps: 1e-8, max_grad_norm: None }
     }
 }
 
@@ -52,7 +52,7 @@ pub enum Schedule {
     /// It rises in equal steps, then falls along half a cosine, and then stays.
     Cosine {
         /// The steps of the rise. The last of them has the whole rate.
-        warm_up: u64,
+        warmup_steps: u64,
         /// The steps until the end of the fall.
         steps: u64,
         /// The factor at the end.
@@ -66,8 +66,8 @@ impl Schedule {
     pub fn factor(self, step: u64) -> f64 {
         match self {
             Self::Constant => 1.0,
-            Self::Cosine { warm_up, .. } if step < warm_up => (step as f64 + 1.0) / warm_up as f64,
-            Self::Cosine { warm_up, steps, end } => {
+            Self::Cosine { warmup_steps: warm_up, .. } if step < warm_up => (step as f64 + 1.0) / warm_up as f64,
+            Self::Cosine { warmup_steps: warm_up, steps, end } => {
                 let part = (step - warm_up) as f64 / steps.saturating_sub(warm_up).max(1) as f64;
                 end + (1.0 - end) * 0.5 * (1.0 + (std::f64::consts::PI * part.min(1.0)).cos())
             }
@@ -105,10 +105,10 @@ impl<S: LiveBrand> MomentsOn<S> {
 }
 
 impl AdamW {
-    /// Writes the numbers of step `step`, which counts from 0, to the device. [`update`](Self::update)
-    /// reads them there, so a captured update serves all steps.
+    /// Writes the numbers of step `step`, which counts from 0, to the device.
+    /// [`update`](Self::update) reads them there, so a captured update serves all steps.
     pub(crate) fn prepare<S: Brand>(&self, s: &Stream<S>, step: u64, m: &mut MomentsOn<S>) -> thalweg::Result<()> {
-        let rate = self.rate * self.schedule.factor(step);
+        let rate = self.lr * self.schedule.factor(step);
         let [b1, b2] = self.betas;
         let corrections = [b1, b2].map(|b| 1.0 - f64::from(b).powf(step as f64 + 1.0));
         let decay = 1.0 - rate * self.weight_decay;
@@ -116,8 +116,8 @@ impl AdamW {
         settings(s, decay as f32, rate as f32, root as f32, b1, b2, self.eps, &mut m.settings)
     }
 
-    /// Updates the weights by the gradient in `m`, with at most `clip` as its norm. The weights change
-    /// by the last launch only.
+    /// Updates the weights by the gradient in `m`, with at most `max_grad_norm` as its norm. The
+    /// weights change by the last launch only.
     pub(crate) fn update<S: Brand>(
         s: &Stream<S>,
         clip: Option<f32>,

@@ -14,26 +14,26 @@ use crate::runtime::device::Device;
 use crate::runtime::stream::{StreamInner, StreamOptions};
 use crate::stream::Stream;
 
-/// The brand of a stream inside [`StreamPool::lane`] or [`AnyStream::enter`].
+/// The brand of a stream inside [`StreamPool::with_stream`] or [`AnyStream::enter`].
 ///
 /// Its lifetime is new at each call and belongs to the closure. So what this stream orders can
-/// leave the closure only as an [`Event`](crate::Event), and cannot be used on another lane.
-pub struct Lane<'l>(PhantomData<fn(&'l ()) -> &'l ()>);
+/// leave the closure only as an [`Event`](crate::Event), and cannot be used on another stream.
+pub struct Scoped<'l>(PhantomData<fn(&'l ()) -> &'l ()>);
 
-impl sealed::Sealed for Lane<'_> {}
-impl Brand for Lane<'_> {}
-impl LiveBrand for Lane<'_> {}
+impl sealed::Sealed for Scoped<'_> {}
+impl Brand for Scoped<'_> {}
+impl LiveBrand for Scoped<'_> {}
 
 /// The brand of a stream inside [`Device::per_thread`], which stays on its thread.
-pub struct PerThread<'l>(PhantomData<Lane<'l>>, PhantomData<*const ()>);
+pub struct PerThread<'l>(PhantomData<Scoped<'l>>, PhantomData<*const ()>);
 
 impl sealed::Sealed for PerThread<'_> {}
 impl Brand for PerThread<'_> {}
 impl LiveBrand for PerThread<'_> {}
 
-impl fmt::Debug for Lane<'_> {
+impl fmt::Debug for Scoped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Lane")
+        f.write_str("Scoped")
     }
 }
 
@@ -50,7 +50,7 @@ impl fmt::Debug for PerThread<'_> {
 ///
 /// let gpu = Device::best()?;
 /// let streams: Vec<AnyStream> = (0..3).map(|_| AnyStream::new(gpu)).collect::<Result<_, _>>()?;
-/// // Values leave a lane as events.
+/// // Values leave a stream as events.
 /// let filled: Vec<Event<DeviceBuffer<u32>>> = streams
 ///     .iter()
 ///     .zip(0..)
@@ -88,12 +88,12 @@ impl AnyStream {
     /// # Errors
     /// The device has no such priority, or has failed.
     pub fn with(device: Device, options: StreamOptions) -> Result<Self> {
-        let (inner, new) = device.take_lane(options)?;
-        let lane = Self(inner);
+        let (inner, new) = device.take_scoped_stream(options)?;
+        let stream = Self(inner);
         if new {
-            inner.log_made("a lane");
+            inner.log_made("a scoped stream");
         }
-        Ok(lane)
+        Ok(stream)
     }
 
     /// The stream's device.
@@ -106,7 +106,7 @@ impl AnyStream {
     }
 
     /// Uses the stream. What `f` returns cannot hold anything that the stream orders.
-    pub fn enter<T>(&self, f: impl for<'l> FnOnce(&Stream<Lane<'l>>) -> T) -> T {
+    pub fn enter<T>(&self, f: impl for<'l> FnOnce(&Stream<Scoped<'l>>) -> T) -> T {
         f(&Stream::of(self.0))
     }
 }
@@ -114,7 +114,7 @@ impl AnyStream {
 impl Drop for AnyStream {
     fn drop(&mut self) {
         if !guard::forked() {
-            self.0.device().park(self.0);
+            self.0.device().recycle_stream(self.0);
         }
     }
 }
@@ -132,7 +132,7 @@ impl Drop for AnyStream {
 ///     for i in 0..8u32 {
 ///         let pool = &pool;
 ///         threads.spawn(move || {
-///             let seen = pool.lane(|s| {
+///             let seen = pool.stream(|s| {
 ///                 let mut x = s.alloc::<u32>(10)?;
 ///                 s.fill(&mut x, i)?;
 ///                 s.read_blocking(&x)
@@ -145,28 +145,28 @@ impl Drop for AnyStream {
 /// ```
 pub struct StreamPool {
     device: Device,
-    lanes: usize,
+    streams: usize,
     free: Mutex<VecDeque<AnyStream>>,
     returned: Condvar,
 }
 
 /// The most streams of a pool. A GPU runs at most 128 at a time.
-const MOST_LANES: usize = 4096;
+const MOST_STREAMS: usize = 4096;
 
 impl StreamPool {
-    /// Makes a pool of `lanes` streams.
+    /// Makes a pool of `streams` streams.
     ///
     /// # Errors
-    /// `lanes` is 0 or more than 4096, a stream cannot be made, or the device has failed.
-    pub fn new(device: Device, lanes: usize) -> Result<Self> {
-        // Streams are never destroyed, so a wrong number would cost the process its threads, and a GPU
-        // its memory, for good.
-        if !(1..=MOST_LANES).contains(&lanes) {
-            let expected = format!("1 to {MOST_LANES}");
-            return Err(Error::Parameter { name: "lanes", given: lanes.to_string(), expected });
+    /// `streams` is 0 or more than 4096, a stream cannot be made, or the device has failed.
+    pub fn new(device: Device, streams: usize) -> Result<Self> {
+        // Streams are never destroyed, so a wrong number would cost the process its threads, and a
+        // GPU its memory, for good.
+        if !(1..=MOST_STREAMS).contains(&streams) {
+            let expected = format!("1 to {MOST_STREAMS}");
+            return Err(Error::Parameter { name: "streams", given: streams.to_string(), expected });
         }
-        let free = (0..lanes).map(|_| AnyStream::new(device)).collect::<Result<_>>()?;
-        Ok(Self { device, lanes, free: Mutex::new(free), returned: Condvar::new() })
+        let free = (0..streams).map(|_| AnyStream::new(device)).collect::<Result<_>>()?;
+        Ok(Self { device, streams, free: Mutex::new(free), returned: Condvar::new() })
     }
 
     /// The streams' device.
@@ -174,14 +174,14 @@ impl StreamPool {
         self.device
     }
 
-    /// Returns the number of lanes.
-    pub fn lanes(&self) -> usize {
-        self.lanes
+    /// Returns the number of streams.
+    pub fn streams(&self) -> usize {
+        self.streams
     }
 
     /// Uses a stream that nobody else is using. If all are in use, the call waits for one. A
-    /// closure that takes a second lane of the same pool may wait for itself.
-    pub fn lane<T>(&self, f: impl for<'l> FnOnce(&Stream<Lane<'l>>) -> T) -> T {
+    /// closure that takes a second stream of the same pool may wait for itself.
+    pub fn with_stream<T>(&self, f: impl for<'l> FnOnce(&Stream<Scoped<'l>>) -> T) -> T {
         let mut free = lock(&self.free);
         let stream = loop {
             match free.pop_front() {
@@ -213,12 +213,15 @@ impl Drop for Lent<'_> {
 
 impl fmt::Debug for StreamPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamPool").field("device", &self.device).field("lanes", &self.lanes).finish_non_exhaustive()
+        f.debug_struct("StreamPool")
+            .field("device", &self.device)
+            .field("streams", &self.streams)
+            .finish_non_exhaustive()
     }
 }
 
 thread_local! {
-    /// The streams of this thread. They are parked when the thread ends.
+    /// The streams of this thread. They are recycled when the thread ends.
     static PER_THREAD: RefCell<Vec<AnyStream>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -246,7 +249,7 @@ impl Device {
             if let Some(stream) = streams.iter().find(|s| s.device() == self) {
                 return Ok((stream.0, false));
             }
-            let (inner, new) = self.take_lane(StreamOptions::default())?;
+            let (inner, new) = self.take_scoped_stream(StreamOptions::default())?;
             streams.push(AnyStream(inner));
             Ok::<_, Error>((inner, new))
         });
@@ -254,7 +257,7 @@ impl Device {
         let (stream, new) = stream.map_err(ended)??;
         if new {
             // Without the borrow, because the logger is code of the user, which may come here too.
-            stream.log_made("a lane");
+            stream.log_made("a scoped stream");
         }
         Ok(f(&Stream::of(stream)))
     }

@@ -7,21 +7,22 @@
 //! store the sums by way of the epilogue
 //! ```
 //!
-//! The library adds in an order that depends on the extents and on the instructions of the CPU only.
+//! The library adds in an order that depends on the extents and on the instructions of the CPU
+//! only.
 
 use thalweg_simt::Simt;
 
-use super::general::Operand;
 use super::number::Number;
-use super::order::tile;
 use super::output::Output;
+use super::strided_gemm::Operand;
+use super::tile_order::tile;
 
-/// The values of k that are converted at once: so many that the sums are seldom loaded and stored, and
-/// so few that the converted lines stay in the L2 cache.
+/// The values of k that are converted at once: so many that the sums are seldom loaded and stored,
+/// and so few that the converted lines stay in the L2 cache.
 const DEPTH: u32 = 256;
 
-/// Lines of an operand in `f32`: the first element, and the distances of two lines and of two values
-/// of k.
+/// Lines of an operand in `f32`: the first element, and the distances of two lines and of two
+/// values of k.
 struct Lines {
     first: *const f32,
     line: isize,
@@ -33,8 +34,8 @@ impl<E: Number> Operand<E> {
         self.first.wrapping_add(line as usize * self.line as usize + k as usize * self.k as usize)
     }
 
-    /// Returns `lines` lines from `first` on, with `depth` values of k from `k` on. Those of another
-    /// type than `f32` are converted into `converted`.
+    /// Returns `lines` lines from `first` on, with `depth` values of k from `k` on. Those of
+    /// another type than `f32` are converted into `converted`.
     ///
     /// # Safety
     /// The lines and the values of k are in the operand, which is in memory.
@@ -47,7 +48,7 @@ impl<E: Number> Operand<E> {
         let (outer, inner) = if self.k == 1 { (lines, depth) } else { (depth, lines) };
         for i in 0..outer {
             let row = if self.k == 1 { self.at(first + i, k) } else { self.at(first, k + i) };
-            // SAFETY: The neighbours from `row` on are a line, or a value of k, of what the caller
+            // SAFETY: The neighbors from `row` on are a line, or a value of k, of what the caller
             // promises to be in memory. Nobody writes an operand during the launch.
             let row = unsafe { std::slice::from_raw_parts(row, inner as usize) };
             converted.extend(row.iter().map(|v| v.wide()));
@@ -79,8 +80,8 @@ pub(super) unsafe fn product<E: Number>(
     let mut first = 0;
     while first < k {
         let depth = (k - first).min(step);
-        // SAFETY: Rows, columns and values of k are in the operands, as the caller promises. The sums
-        // have `rows` times `columns` elements, and nothing else refers to them.
+        // SAFETY: Rows, columns and values of k are in the operands, as the caller promises. The
+        // sums have `rows` times `columns` elements, and nothing else refers to them.
         unsafe {
             let a = a.lines((row, rows), (first, depth), &mut lines_a);
             let b = b.lines((column, columns), (first, depth), &mut lines_b);

@@ -10,7 +10,7 @@ use crate::scratch::Scratch;
 use crate::staging::{self, InFile};
 
 /// The memory into which a decoder writes its image.
-pub struct Canvas<'c> {
+pub struct ImageSink<'c> {
     memory: Box<dyn FnMut(usize) -> Result<Pixels> + 'c>,
     image: Option<([u32; 2], Pixels)>,
     #[cfg_attr(not(feature = "image"), allow(dead_code, reason = "only photographs need it"))]
@@ -36,7 +36,7 @@ pub(crate) enum Pixels {
     Jpeg(Box<Pixels>, usize),
 }
 
-/// Makes zeros in ordinary memory, if there is any: a small file may be a large image.
+/// Makes zeros in pageable memory, if there is any: a small file may be a large image.
 pub(crate) fn zeros(bytes: usize) -> Result<Vec<u8>> {
     let mut zeros = Vec::new();
     match zeros.try_reserve_exact(bytes) {
@@ -78,7 +78,7 @@ impl Pixels {
     }
 }
 
-impl<'c> Canvas<'c> {
+impl<'c> ImageSink<'c> {
     pub(crate) fn new(scratch: &'c Scratch, on_host: bool, memory: impl FnMut(usize) -> Result<Pixels> + 'c) -> Self {
         Self {
             memory: Box::new(memory),
@@ -96,7 +96,7 @@ impl<'c> Canvas<'c> {
     /// The memory holds whatever an earlier image left there. Call this as soon as the size is
     /// known. Another call starts over.
     ///
-    /// It waits while a [pinned budget](crate::Options::pinned_budget) is spent.
+    /// It waits while a [pinned budget](crate::LoaderOptions::pinned_budget) is spent.
     ///
     /// # Errors
     /// A side is 0, or there is no memory. Return the error from the decoder: the sample fails with
@@ -125,12 +125,13 @@ impl<'c> Canvas<'c> {
     /// The file stays open until then. A file opened for direct I/O (`O_DIRECT`) is read in whole
     /// blocks, past the page cache.
     ///
-    /// With [`Upload::Off`](crate::Upload::Off), this call reads the pixels into memory at once,
-    /// and the batch has them on the host. It does not align its reads as direct I/O needs.
+    /// With [`UploadMode::Off`](crate::UploadMode::Off), this call reads the pixels into memory at
+    /// once, and the batch has them on the host. It does not align its reads as direct I/O needs.
     ///
     /// # Errors
     /// A side is 0, or the file ends before the image does. With
-    /// [`Upload::Off`](crate::Upload::Off), also: there is no memory, or the file cannot be read.
+    /// [`UploadMode::Off`](crate::UploadMode::Off), also: there is no memory, or the file cannot be
+    /// read.
     pub fn rgb_in_file(&mut self, height: u32, width: u32, file: File, at: u64) -> Result<(), DecodeError> {
         let bytes = Self::bytes(height, width)?;
         let failed = |e| format!("cannot read its pixels: {e}");
@@ -170,7 +171,7 @@ impl<'c> Canvas<'c> {
     }
 }
 
-impl fmt::Debug for Canvas<'_> {
+impl fmt::Debug for ImageSink<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Canvas").field("size", &self.image.as_ref().map(|(size, _)| size)).finish_non_exhaustive()
     }

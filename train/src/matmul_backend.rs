@@ -10,33 +10,33 @@ use crate::error::Result;
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
-/// use thalweg_train::{Config, Products, TokenTransformer};
+/// use thalweg_train::{Config, MatmulBackend, TokenTransformer};
 ///
 /// stream_tags!(Train);
 /// let gpu = Device::best()?;
 /// let mut model = TokenTransformer::<_, f32>::new(&gpu.stream::<Train>()?, Config::default(), 7)?;
-/// match Products::cublaslt(gpu) {
+/// match MatmulBackend::cublaslt(gpu) {
 ///     Ok(products) => model.set_products(products),
 ///     Err(why) => println!("{why}"), // no GPU, no library, or thalweg-train without the feature
 /// }
 /// # Ok::<(), thalweg_train::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Products {
+pub struct MatmulBackend {
     #[cfg(feature = "cublaslt")]
     library: Option<thalweg_cublaslt::CublasLt>,
 }
 
-impl Products {
-    /// Loads cuBLASLt for the products of models on this device (see `thalweg_cublaslt`). What it has no kernel
-    /// for, thalweg's kernels compute. The results are within the bounds that hold for both, and they have
-    /// other bits.
+impl MatmulBackend {
+    /// Loads cuBLASLt for the products of models on this device (see `thalweg_cublaslt`). What it
+    /// has no kernel for, thalweg's kernels compute. The results are within the bounds that hold
+    /// for both, and they have other bits.
     ///
     /// Each pass in flight has a workspace of 32 MiB then, and so have the gradients.
     ///
     /// # Errors
-    /// `thalweg-train` was built without the feature `cublaslt`, the device is no GPU, or the library cannot be
-    /// loaded.
+    /// `thalweg-train` was built without the feature `cublaslt`, the device is no GPU, or the
+    /// library cannot be loaded.
     pub fn cublaslt(device: Device) -> Result<Self> {
         #[cfg(feature = "cublaslt")]
         return Ok(Self { library: Some(thalweg_cublaslt::CublasLt::new(device)?) });
@@ -55,22 +55,22 @@ impl Products {
 
 /// Multiplies matrices one after another on a stream, with the workspace that it needs.
 #[derive(Debug, Resource)]
-pub struct Multiplier {
+pub struct Matmul {
     #[resource(plain)]
-    products: Products,
+    products: MatmulBackend,
     workspace: DeviceBuffer<u8>,
     /// Memory for partial sums of thalweg's kernels.
     scratch: DeviceBuffer<u32>,
 }
 
-impl<S: LiveBrand> MultiplierOn<S> {
-    pub(crate) fn new(s: &Stream<S>, products: Products) -> thalweg::Result<Self> {
+impl<S: LiveBrand> MatmulOn<S> {
+    pub(crate) fn new(s: &Stream<S>, products: MatmulBackend) -> thalweg::Result<Self> {
         let scratch = if products.workspace() == 0 { scratch_len(s)? } else { 0 };
         Ok(Self { products, workspace: s.alloc(products.workspace())?, scratch: s.alloc(scratch)? })
     }
 }
 
-impl<S: Brand> MultiplierOn<S> {
+impl<S: Brand> MatmulOn<S> {
     /// Enqueues `C = A B` with an epilogue.
     pub(crate) fn matmul<T: Operand, C: Product<T>>(
         &mut self,

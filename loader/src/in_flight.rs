@@ -7,7 +7,7 @@ use crate::batch::Batch;
 
 /// A batch that left the decoders and is not yet ready for the consumer. Several uploads may end in
 /// any order, and the consumer gets their batches in the order of the source.
-pub(crate) struct Flight<M: Clone + Send + 'static> {
+pub(crate) struct InFlight<M: Clone + Send + 'static> {
     /// The number of the batch.
     pub(crate) number: u64,
     /// The position in the epoch of the first sample after it.
@@ -18,11 +18,11 @@ pub(crate) struct Flight<M: Clone + Send + 'static> {
     pub(crate) has_memory: bool,
     /// The errors that the consumer should hear before it gets the batch.
     pub(crate) errors: Vec<Error>,
-    pub(crate) held: Held<M>,
+    pub(crate) holder: Holder<M>,
 }
 
 /// The holder of the batch.
-pub(crate) enum Held<M: Clone + Send + 'static> {
+pub(crate) enum Holder<M: Clone + Send + 'static> {
     /// The thread that uploads it.
     Thread,
     /// Nobody. There was no device memory, and it is tried again.
@@ -30,18 +30,18 @@ pub(crate) enum Held<M: Clone + Send + 'static> {
     Done(Outcome<M>),
 }
 
-impl<M: Clone + Send + 'static> Flight<M> {
+impl<M: Clone + Send + 'static> InFlight<M> {
     pub(crate) fn new(front: &Assembly<M>) -> Self {
         let (number, through, (_, bytes)) = (front.number, front.through, front.amount());
-        Self { number, through, bytes, has_memory: false, errors: Vec::new(), held: Held::Thread }
+        Self { number, through, bytes, has_memory: false, errors: Vec::new(), holder: Holder::Thread }
     }
 
     /// Whether it may still ask for device memory.
     pub(crate) fn wants_memory(&self) -> bool {
-        match self.held {
-            Held::Thread => !self.has_memory,
-            Held::Refused(_) => true,
-            Held::Done(_) => false,
+        match self.holder {
+            Holder::Thread => !self.has_memory,
+            Holder::Refused(_) => true,
+            Holder::Done(_) => false,
         }
     }
 }

@@ -7,21 +7,21 @@ use crate::model::DeviceBatch;
 use crate::precision::Precision;
 use crate::transformer::{Loss, TokenTransformer};
 
-/// A model that learns on stream `S` from batches that are on the device: a [`TokenTransformer`], or
-/// `DataParallel`, with which several ranks learn together.
-pub trait Learner<S: LiveBrand> {
+/// A model that learns on stream `S` from batches that are on the device: a [`TokenTransformer`],
+/// or `DataParallel`, with which several ranks learn together.
+pub trait Trainable<S: LiveBrand> {
     /// Returns the stream that orders the model.
     fn stream(&self) -> Stream<S>;
 
-    /// Enqueues a step, and returns at once. If there are several ranks, all of them call it with as many
-    /// sequences.
+    /// Enqueues a step, and returns at once. If there are several ranks, all of them call it with
+    /// as many sequences.
     ///
     /// # Errors
     /// The errors of [`TokenTransformer::step_on`] and of `DataParallel::step_on`.
     fn learn(&mut self, batch: &DeviceBatch<'_, S>) -> Result<Loss>;
 }
 
-impl<S: LiveBrand, E: Precision> Learner<S> for TokenTransformer<S, E> {
+impl<S: LiveBrand, E: Precision> Trainable<S> for TokenTransformer<S, E> {
     fn stream(&self) -> Stream<S> {
         Self::stream(self)
     }

@@ -1,4 +1,4 @@
-//! The fate of the ranks: the first failure, and who learns of it.
+//! The failure state of the ranks: the first failure, and who learns of it.
 //!
 //! The order is what keeps partial sums from the program. First the failure is kept and the device
 //! of the rank is marked as failed; only then are the operations under way aborted. An operation
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use log::debug;
 use thalweg::Device;
 
+use crate::codec::{Fields, Parse};
 use crate::error::Failure;
 use crate::link::Abort;
 use crate::lock;
 use crate::store::Store;
-use crate::wire::{Fields, Parse};
 
 #[derive(Debug)]
-pub(crate) struct Fate {
+pub(crate) struct FailureState {
     first: OnceLock<Failure>,
     held: Mutex<Held>,
     /// The store through which other ranks learn of a failure. The connection is its own: nobody
@@ -34,7 +34,7 @@ struct Held {
     links: Vec<Weak<dyn Abort>>,
 }
 
-impl Fate {
+impl FailureState {
     pub(crate) fn new(store: Option<Store>, tag: &str) -> Self {
         Self { first: OnceLock::new(), held: Mutex::default(), store, tag: tag.to_owned() }
     }
@@ -52,7 +52,7 @@ impl Fate {
     /// Keeps a failure, unless there is an earlier one of any rank. Returns the first one.
     pub(crate) fn fail(&self, failure: Failure) -> &Failure {
         if self.first.get().is_none() {
-            let told = self.store.as_ref().and_then(|store| store.set_first(&self.key(), &failure.encode()).ok());
+            let told = self.store.as_ref().and_then(|store| store.set_if_absent(&self.key(), &failure.encode()).ok());
             self.learn(told.and_then(|told| Failure::decode(&told)).unwrap_or(failure))
         } else {
             self.learn(failure)
@@ -64,18 +64,19 @@ impl Fate {
     pub(crate) fn learn(&self, failure: Failure) -> &Failure {
         let mut held = lock(&self.held);
         if self.first.get().is_none() {
-            debug!(target: "thalweg_collective::fate", "the ranks have failed: {failure}");
+            debug!(target: "thalweg_collective::failure_state", "the ranks have failed: {failure}");
             let cause = failure.to_string();
-            held.devices.drain(..).for_each(|device| device.fail(&*cause));
+            held.devices.drain(..).for_each(|device| device.poison(&*cause));
         }
         let first = self.first.get_or_init(|| failure);
         held.links.drain(..).filter_map(|link| link.upgrade()).for_each(|link| link.abort());
         first
     }
 
-    /// Of the ranks for which this one waits in vain, finds those that wait for nobody themselves. A
-    /// rank in the second step of an operation may be held up by one that a third rank waits for in
-    /// the first. So each rank whose time is over says for whom it waited, and looks what those say.
+    /// Of the ranks for which this one waits in vain, finds those that wait for nobody themselves.
+    /// A rank in the second step of an operation may be held up by one that a third rank waits for
+    /// in the first. So each rank whose time is over says for whom it waited, and looks what those
+    /// say.
     pub(crate) fn culprits(&self, rank: usize, lagging: Vec<usize>, grace: Duration) -> Vec<usize> {
         let key = |rank: usize| format!("thalweg/{}waits/{rank}", self.tag);
         let (Some(store), None) = (&self.store, self.first.get()) else { return lagging };
@@ -102,14 +103,14 @@ impl Fate {
         if culprits.is_empty() { lagging } else { culprits }
     }
 
-    /// A device whose streams carry operations: it fails with the ranks. Returns whether a rank of this
-    /// process has it already.
+    /// A device whose streams carry operations: it fails with the ranks. Returns whether a rank of
+    /// this process has it already.
     pub(crate) fn bind(&self, device: Device) -> bool {
         let mut held = lock(&self.held);
         let shared = held.devices.contains(&device);
         match self.first.get() {
             None => held.devices.push(device),
-            Some(first) => device.fail(first.to_string()),
+            Some(first) => device.poison(first.to_string()),
         }
         shared
     }
