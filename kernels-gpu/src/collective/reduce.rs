@@ -171,19 +171,23 @@ macro_rules! exchanges {
                     // there are two ranks.
                     let (mine, first) = (own.get(), column.cell::<0>(0).get());
                     let (mine, first): ([$wide; $lanes], [$wide; $lanes]) = ($widen(mine), $widen(first));
-                    let value = |k: u32| -> [$wide; $lanes] {
-                        let row = k - u32::from(k > rank);
-                        if k != rank && row > 0 {
-                            return $widen(column.cell::<0>(row).get());
+                    // The order of the ranks. A choice between `mine` and a row would put both in
+                    // memory, so each has its place in the code.
+                    let (mut all, mut row) = (first, 1);
+                    if rank == 0 {
+                        all = fold_all!($fold, op, mine, first);
+                    } else {
+                        while row < rank {
+                            let next: [$wide; $lanes] = $widen(column.cell::<0>(row).get());
+                            all = fold_all!($fold, op, all, next);
+                            row += 1;
                         }
-                        // Number by number: a choice between arrays would put both in memory.
-                        core::array::from_fn(|i| if k == rank { mine[i] } else { first[i] })
-                    };
-                    let (mut all, mut k) = (value(0), 1);
-                    while k <= others {
-                        let next = value(k);
+                        all = fold_all!($fold, op, all, mine);
+                    }
+                    while row < others {
+                        let next: [$wide; $lanes] = $widen(column.cell::<0>(row).get());
                         all = fold_all!($fold, op, all, next);
-                        k += 1;
+                        row += 1;
                     }
                     if op == MEAN {
                         all = all.map(|all| over!($fold, $wide, all, (others + 1)));
