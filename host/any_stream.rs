@@ -132,7 +132,7 @@ impl Drop for AnyStream {
 ///     for i in 0..8u32 {
 ///         let pool = &pool;
 ///         threads.spawn(move || {
-///             let seen = pool.stream(|s| {
+///             let seen = pool.with_stream(|s| {
 ///                 let mut x = s.alloc::<u32>(10)?;
 ///                 s.fill(&mut x, i)?;
 ///                 s.read_blocking(&x)

@@ -198,7 +198,7 @@ impl<R: Resource> Event<R> {
     /// stream_tags!(Work);
     /// let work = Device::best()?.stream::<Work>()?;
     /// let event = work.record(work.alloc_zeroed::<u8>(1 << 20)?)?;
-    /// assert_eq!(event.synchronize_asleep()?.len(), 1 << 20);
+    /// assert_eq!(event.synchronize_sleeping()?.len(), 1 << 20);
     /// # Ok::<(), thalweg::Error>(())
     /// ```
     ///

@@ -116,7 +116,7 @@ impl Device {
     ///     let (up, compute) = (rank.stream::<Upload>()?, rank.stream::<Compute>()?);
     ///     let mut x = up.alloc::<u32>(4)?;
     ///     up.fill(&mut x, 7)?;
-    ///     compute.read_blocking(&up.hand(x, &compute)?)
+    ///     compute.read_blocking(&up.hand_off(x, &compute)?)
     /// }
     ///
     /// for device in [Device::cpu()?, Device::new_cpu()?] {

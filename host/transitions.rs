@@ -79,7 +79,7 @@ impl<S> Stream<S> {
     /// let (up, compute) = (gpu.stream::<Upload>()?, gpu.stream::<Compute>()?);
     /// let mut image = up.alloc::<u8>(16)?;
     /// up.fill(&mut image, 1)?;
-    /// let mut image = up.hand(image, &compute)?; // now `On<Compute, _>`
+    /// let mut image = up.hand_off(image, &compute)?; // now `On<Compute, _>`
     /// compute.fill(&mut image, 2)?;
     /// assert_eq!(compute.read_blocking(&image)?, [2; 16]);
     /// # Ok::<(), thalweg::Error>(())
@@ -130,7 +130,7 @@ impl<S> Stream<S> {
     /// other.fill(&mut x, 1)?;
     /// work.follow(&other)?;
     /// work.synchronize()?;
-    /// assert!(other.is_done()?);
+    /// assert!(other.is_complete()?);
     /// # Ok::<(), thalweg::Error>(())
     /// ```
     ///

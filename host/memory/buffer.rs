@@ -169,7 +169,7 @@ impl<S: LiveBrand, T: DeviceCopy> On<S, DeviceBuffer<T>> {
     ///
     /// stream_tags!(Work);
     /// let work = Device::best()?.stream::<Work>()?;
-    /// let mut pieces = work.upload_blocking(&[1u32, 2, 3, 4, 5])?.cut(&[1, 4])?;
+    /// let mut pieces = work.upload_blocking(&[1u32, 2, 3, 4, 5])?.split_at_lengths(&[1, 4])?;
     /// work.fill(&mut pieces[0], 9)?;
     /// let whole = On::<Work, DeviceBuffer<u32>>::join(pieces)?;
     /// assert_eq!(work.read_blocking(&whole)?, [9, 2, 3, 4, 5]);

@@ -79,7 +79,7 @@ impl<T: DeviceCopy, U: DeviceCopy> FrameSlot<T, U> {
 ///         seen.push(frame.output[99]);
 ///         Ok(())
 ///     },
-///     &Timeline::off(),
+///     &Timeline::disabled(),
 /// )?;
 /// assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
 /// # Ok::<(), thalweg::Error>(())

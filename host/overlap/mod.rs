@@ -35,7 +35,7 @@
 //! let gpu = Device::best()?;
 //! let streams = [AnyStream::new(gpu)?, AnyStream::new(gpu)?, AnyStream::new(gpu)?];
 //! let input = gpu.pinned_from(&(0..1000u32).collect::<Vec<_>>())?;
-//! let (input, output) = interleaved(&streams, input, Chunks::new(16), |s, x, y| s.copy(x, y), &Timeline::off())?;
+//! let (input, output) = interleaved(&streams, input, Chunks::new(16), |s, x, y| s.copy(x, y), &Timeline::disabled())?;
 //! assert_eq!(*input, *output);
 //! # Ok::<(), thalweg::Error>(())
 //! ```

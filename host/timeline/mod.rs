@@ -65,7 +65,7 @@ use crate::stream::Stream;
 /// let host = up.bind(host)?;
 /// let mut x = up.alloc::<u8>(4096)?;
 /// timeline.span(&up, Activity::Upload, "image", || up.copy_to_device(&host, &mut x))?;
-/// let mut x = up.hand(x, &compute)?;
+/// let mut x = up.hand_off(x, &compute)?;
 /// timeline.span(&compute, Activity::Compute, "zero", || compute.zero(&mut x))?;
 ///
 /// let trace = timeline.finish()?; // the host waits here

@@ -16,7 +16,7 @@ use crate::error::Result;
 /// let gpu = Device::best()?;
 /// let mut model = TokenTransformer::<_, f32>::new(&gpu.stream::<Train>()?, Config::default(), 7)?;
 /// match MatmulBackend::cublaslt(gpu) {
-///     Ok(products) => model.set_products(products),
+///     Ok(products) => model.set_matmul_backend(products),
 ///     Err(why) => println!("{why}"), // no GPU, no library, or thalweg-train without the feature
 /// }
 /// # Ok::<(), thalweg_train::Error>(())

@@ -33,7 +33,14 @@ use crate::tensors::Tensors;
 ///
 /// stream_tags!(Train);
 /// let train = Device::cpu()?.stream::<Train>()?;
-/// let config = TokenTransformerConfig { inputs: 3, width: 16, heads: 2, depth: 1, classes: 2, ..TokenTransformerConfig::default() };
+/// let config = TokenTransformerConfig {
+///     input_dim: 3,
+///     embed_dim: 16,
+///     num_heads: 2,
+///     depth: 1,
+///     num_classes: 2,
+///     ..TokenTransformerConfig::default()
+/// };
 /// let mut model = TokenTransformer::<_, f32>::new(&train, config, 7)?;
 ///
 /// // Two sequences, of 2 tokens and of 1.

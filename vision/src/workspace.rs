@@ -266,7 +266,7 @@ impl<S: LiveBrand> WorkspaceOn<S> {
     /// let rgb = work.alloc_zeroed::<u8>(3 * 64 * 64)?;
     /// let mut workspace = pipeline.workspace(&work, &[[64, 64]])?;
     /// workspace.enqueue(&work, &rgb)?; // with the first query
-    /// workspace.ask(&work, &head, &other)?;
+    /// workspace.set_query(&work, &head, &other)?;
     /// workspace.enqueue(&work, &rgb)?; // with the other one
     /// # Ok::<(), thalweg::Error>(())
     /// ```

@@ -93,7 +93,7 @@ impl<T: Output + DeviceCopy> Augmented<T> {
 ///         Ok(batch.augmenter.prepare(s, &[Sample { start: 0, height, width, parameters }])?)
 ///     },
 ///     |s, n, images, _labels| Ok(s.copy_to_host(images, &mut kept[n])?), // here a model would learn
-///     &Timeline::off(),
+///     &Timeline::disabled(),
 /// )?; // returns at once
 /// let kept = train.record(kept)?.synchronize()?;
 /// assert!(kept[0][0] < kept[5][0]);

@@ -45,7 +45,14 @@ const LOSS: usize = 8;
 /// let losses = ranks(&devices, Options::default(), |rank, world| -> Result<Vec<f32>> {
 ///     let compute = rank.stream::<Compute>()?;
 ///     let comm = world.comm(rank.stream::<Reduce>()?)?;
-///     let config = TokenTransformerConfig { inputs: 3, width: 16, heads: 2, depth: 1, classes: 2, ..TokenTransformerConfig::default() };
+///     let config = TokenTransformerConfig {
+///         input_dim: 3,
+///         embed_dim: 16,
+///         num_heads: 2,
+///         depth: 1,
+///         num_classes: 2,
+///         ..TokenTransformerConfig::default()
+///     };
 ///     let model = TokenTransformer::<_, f32>::new(&compute, config, 7)?;
 ///     let mut parallel = DataParallel::new(comm, model, BucketSizes::default())?;
 ///     let (tokens, labels) = ([0.0, 0.5, 1.0, 1.0, 0.5, 0.0], [rank.index() as i32]);

@@ -256,21 +256,21 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
 /// stream_tags!(Work);
 /// let work = Device::cpu()?.stream::<Work>()?;
 /// let encoder = (3, 16, 2, 1);
-/// let (inputs, width, heads, depth) = encoder;
+/// let (input_dim, embed_dim, num_heads, depth) = encoder;
 /// let config = VisionLanguageConfig {
-///     inputs,
-///     width,
-///     heads,
+///     input_dim,
+///     embed_dim,
+///     num_heads,
 ///     depth,
-///     text_width: 32,
-///     text_heads: 4,
+///     text_embed_dim: 32,
+///     text_num_heads: 4,
 ///     text_depth: 2,
-///     vocabulary: 20,
-///     places: 12,
-///     eps: 1e-5,
+///     vocab_size: 20,
+///     max_tokens: 12,
+///     norm_eps: 1e-5,
 ///     gelu: Gelu::Tanh,
 /// };
-/// let mut model = VisionLanguage::<_, f32>::from_tensors(&work, &config.draw(7)?)?;
+/// let mut model = VisionLanguage::<_, f32>::from_tensors(&work, &config.init(7)?)?;
 ///
 /// // An image of two tokens, and a prompt of two.
 /// let (tokens, position, prompt) = ([0.0, 0.5, 1.0, 1.0, 0.5, 0.0], [0.0, 0.0, 0.5, 0.5], [3, 1]);
