@@ -122,7 +122,7 @@ impl Drop for AnyStream {
 /// A fixed number of streams that threads use in turn.
 ///
 /// Each use gets the stream that came back the longest ago, so even a single thread goes through
-/// all of them.
+/// all of them. If all are in use, the thread waits for one.
 ///
 /// ```
 /// use thalweg::{Device, StreamPool};

@@ -141,12 +141,12 @@ fn enter<T>(device: Device, index: usize, size: usize, f: impl for<'r> FnOnce(De
 /// leaves them as events or as ordinary values.
 ///
 /// ```
-/// use thalweg::{Device, ranks, stream_tags};
+/// use thalweg::{Device, for_each_device, stream_tags};
 ///
 /// stream_tags!(Compute);
 ///
 /// let devices = [Device::cpu()?, Device::new_cpu()?];
-/// let filled = ranks(&devices, |rank| {
+/// let filled = for_each_device(&devices, |rank| {
 ///     let compute = rank.stream::<Compute>()?;
 ///     let mut x = compute.alloc::<u32>(3)?;
 ///     compute.fill(&mut x, rank.index() as u32)?;

@@ -448,7 +448,7 @@ impl Device {
     /// let device = Device::new_cpu()?;
     /// let work = device.stream::<Work>()?;
     /// let x = work.record(work.alloc_zeroed::<f32>(10)?)?;
-    /// device.fail("the peer is gone");
+    /// device.poison("the peer is gone");
     /// assert!(matches!(x.synchronize().unwrap_err().error, Error::Poisoned { .. }));
     /// # Ok::<(), thalweg::Error>(())
     /// ```

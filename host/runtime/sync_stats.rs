@@ -83,12 +83,12 @@ pub struct SyncReport {
 /// stream_tags!(Work);
 /// let gpu = Device::best()?;
 /// let work = gpu.stream::<Work>()?;
-/// gpu.tally().enable();
+/// gpu.sync_stats().enable();
 /// let x = work.upload_blocking(&[1, 2, 3])?; // this waits
-/// gpu.tally().disable();
+/// gpu.sync_stats().disable();
 ///
-/// let report = gpu.tally().report();
-/// let copy = report.stalls().iter().find(|s| s.kind == HostWait::BlockingCopy).expect("one");
+/// let report = gpu.sync_stats().report();
+/// let copy = report.waits().iter().find(|s| s.kind == HostWait::BlockingCopy).expect("one");
 /// assert_eq!((copy.count, copy.location.file()), (1, file!()));
 /// println!("{report}");
 /// # Ok::<(), thalweg::Error>(())

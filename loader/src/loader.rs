@@ -154,6 +154,9 @@ impl<M: Clone + Send + 'static> Loader<M> {
 
     /// Goes on where another loader was, or this one. What is under way is dropped.
     ///
+    /// The source, the batch size, the shuffle and the shard must be those of the other loader:
+    /// nothing in a position says what they were.
+    ///
     /// It asks a source without a length for the samples from there on only. Errors of samples
     /// come again if their batch was not yet returned.
     ///
@@ -197,8 +200,8 @@ impl<M: Clone + Send + 'static> Loader<M> {
         Ok(())
     }
 
-    /// Returns the plan of the loader's uploads, with the reason. `None` before the first batch
-    /// with images, with which it decides.
+    /// Returns the plan of the loader's uploads, with the reason. The loader makes it when it has
+    /// the first batch with images; before, there is `None`.
     pub fn upload_plan(&self) -> Option<&UploadPlan> {
         self.plan.as_ref()
     }

@@ -388,7 +388,7 @@ impl<S: Brand> WorkspaceOn<S> {
     }
 
     /// `[capacity, 13]`: the tokens, in the [`TokenPrecision`] of the pipeline. Only the first T
-    /// rows count.
+    /// rows count ([`counts`](Self::counts)).
     pub fn tokens(&self) -> DeviceTokenValues<'_, S> {
         match self.plan.precision {
             TokenPrecision::F32 => DeviceTokenValues::F32(self.numbers()),
@@ -406,7 +406,7 @@ impl<S: Brand> WorkspaceOn<S> {
     }
 
     /// `[capacity, 2]`: the center of each token's cell, (y, x) as fractions of height and width.
-    /// Only the first T rows count.
+    /// Only the first T rows count ([`counts`](Self::counts)).
     pub fn position(&self) -> &DeviceSlice<S, f32> {
         self.view(Part::Position)
     }
