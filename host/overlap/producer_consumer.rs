@@ -36,15 +36,15 @@ impl Handoffs {
         value
     }
 
-    /// The host time of one hand-over.
-    pub fn each(&self) -> Duration {
+    /// Returns the mean host time of one hand-over. Zero if there was none.
+    pub fn mean(&self) -> Duration {
         self.host.checked_div(u32::try_from(self.events).unwrap_or(u32::MAX)).unwrap_or_default()
     }
 }
 
 impl fmt::Display for Handoffs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} events, {:.2?} of host time for each hand-over", self.events, self.each())
+        write!(f, "{} events, {:.2?} of host time for each hand-over", self.events, self.mean())
     }
 }
 

@@ -476,7 +476,7 @@ impl Device {
         SyncStats::of(&self.0.book)
     }
 
-    /// Counts a call from here until the value is dropped, if the statistics of waits is on.
+    /// Counts a call from here until the value is dropped, if the statistics of waits are on.
     #[inline]
     #[track_caller]
     pub(crate) fn host_wait(self, kind: HostWait) -> Option<Waiting> {

@@ -99,7 +99,8 @@ impl StageStats {
         self.each_second(self.count)
     }
 
-    /// The bytes of pixels that go through it in a second of its own time. Zero if it took no time.
+    /// Returns the bytes of pixels that go through the stage in a second of its own time, as for
+    /// [`rate`](Self::rate). Zero if it took no time.
     pub fn bytes_per_second(&self) -> f64 {
         self.each_second(self.bytes)
     }

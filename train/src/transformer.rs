@@ -50,7 +50,7 @@ use crate::tensors::Tensors;
 ///     cu_seqlens: &[0, 2, 3],
 ///     labels: &[1, 0],
 /// };
-/// let first = model.step(&batch)?.get()?;
+/// let first = model.step(&batch)?.item()?;
 /// for _ in 0..20 {
 ///     model.step(&batch)?; // returns at once
 /// }
@@ -163,7 +163,7 @@ impl Loss {
 pub struct Evaluation {
     /// The mean cross-entropy, if the batch has labels.
     pub loss: Option<f32>,
-    /// The logits, [B, classes].
+    /// The logits, [B, `num_classes`].
     pub logits: Vec<f32>,
     /// The class with the largest logit of each sequence. Of equal ones it is the first.
     pub predictions: Vec<i32>,

@@ -411,13 +411,15 @@ impl<S: Brand> WorkspaceOn<S> {
         self.view(Part::Position)
     }
 
-    /// Returns the starts of the tokens of each selected patch. All numbers from the one at K on
-    /// are T. Variable-length attention takes its offsets in this form.
+    /// `[most patches that can be selected + 1]`: where the tokens of each selected patch start. All
+    /// numbers from the one at K on are T. Variable-length attention takes its offsets in this
+    /// form.
     pub fn cu_seqlens(&self) -> &DeviceSlice<S, i32> {
         self.view(Part::CuSeqlens)
     }
 
-    /// The index of each of the K selected patches among the patches of all images, followed by -1.
+    /// `[most patches that can be selected]`: the index of each of the K selected patches among the
+    /// patches of all images, followed by -1.
     pub fn patch_id(&self) -> &DeviceSlice<S, i32> {
         self.view(Part::PatchId)
     }

@@ -1,6 +1,6 @@
 //! The store: a small table of keys and values through which ranks find one another.
 //!
-//! A request is one message (`wire`): a byte for its kind, then its fields, with numbers in 8
+//! A request is one message (`codec`): a byte for its kind, then its fields, with numbers in 8
 //! bytes, the least first, and texts with their length. The answer is a byte for its kind and its
 //! fields.
 
@@ -379,7 +379,7 @@ impl Store {
     }
 
     /// Waits until every rank from 0 to `size` has called this with the same name. All of them get
-    /// what all brought, in the order of the ranks. The name is free for another meeting then.
+    /// what all brought, in the order of the ranks. The name is free for another call then.
     ///
     /// # Errors
     /// Ranks do not come in time, `size` differs, or the errors of [`set`](Self::set).

@@ -55,11 +55,11 @@ use crate::transformer::{Loss, TokenTransformer};
 /// let (tokens, position) = ([0.0, 0.5, 1.0, 1.0, 0.5, 0.0], [0.0, 0.0, 0.5, 0.5]);
 /// let batch = |label: &'static [i32]| TokenBatch { tokens: &tokens, position: &position, cu_seqlens: &[0, 2], labels: label };
 /// let batches = [batch(&[0]), batch(&[1]), batch(&[1])];
-/// let first = micro_batches(&forward, &mut model, 2, &batches, &Timeline::disabled())?.get()?;
+/// let first = micro_batches(&forward, &mut model, 2, &batches, &Timeline::disabled())?.item()?;
 /// for _ in 0..20 {
 ///     micro_batches(&forward, &mut model, 2, &batches, &Timeline::disabled())?; // returns at once
 /// }
-/// assert!(micro_batches(&forward, &mut model, 2, &batches, &Timeline::disabled())?.get()? < first);
+/// assert!(micro_batches(&forward, &mut model, 2, &batches, &Timeline::disabled())?.item()? < first);
 /// assert_eq!(model.steps(), 22); // of three batches each
 /// # Ok::<(), thalweg_train::Error>(())
 /// ```

@@ -112,7 +112,7 @@ impl Photographs {
 ///     |_, loss| Ok(losses.push(loss)),
 ///     &Timeline::disabled(),
 /// )?; // returns at once
-/// let losses = losses.into_iter().map(|loss| loss.get()).collect::<Result<Vec<_>, _>>()?;
+/// let losses = losses.into_iter().map(|loss| loss.item()).collect::<Result<Vec<_>, _>>()?;
 /// assert!(losses[29] < losses[1]);
 /// # Ok::<(), thalweg_train::Error>(())
 /// ```

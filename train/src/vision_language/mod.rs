@@ -198,9 +198,9 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
         self.stream
     }
 
-    /// Encodes the tokens of one image, [R, inputs], which lie at `position`, [R, 2], to the rows
-    /// that the decoder sees, `image` [R, text width]. It returns at once; the stream computes
-    /// them.
+    /// Encodes the tokens of one image, [R, `input_dim`], which lie at `position`, [R, 2], to the
+    /// rows that the decoder sees, `image` [R, `text_embed_dim`]. It returns at once; the stream
+    /// computes them.
     ///
     /// # Errors
     /// A length does not fit, there is no memory, or the device failed.
@@ -329,8 +329,8 @@ impl<S: LiveBrand, E: Precision> VisionLanguage<S, E> {
         Ok(rows)
     }
 
-    /// Computes the logits of each token of a prompt about an image of `tokens` [R, inputs] at
-    /// `position` [R, 2], and waits for them: [prompt, vocabulary].
+    /// Computes the logits of each token of a prompt about an image of `tokens` [R, `input_dim`] at
+    /// `position` [R, 2], and waits for them: [`prompt.len()`, `vocab_size`].
     ///
     /// # Errors
     /// The image is empty; the prompt is empty, too long, or has an id that is none; a length does
