@@ -367,7 +367,7 @@ impl Device {
 
     /// Returns whether host functions of two streams of the device can run at the same time. A
     /// GPU's driver runs all of them on one thread, and a [`seeded_cpu`](Device::seeded_cpu) device
-    /// one after another. There, a host function that waits for another one may wait for ever.
+    /// one after another. There, a host function that waits for another one may wait forever.
     pub fn overlaps_host_functions(self) -> bool {
         self.0.driver.overlaps_host_functions()
     }

@@ -122,7 +122,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
         matches!(self.device.ensure_usable(), Err(Error::Forked))
     }
 
-    /// The number of the epoch, from 0.
+    /// The number of the epoch that `next` reads, from 0.
     pub fn epoch(&self) -> u64 {
         lock(&self.queue.state).epoch
     }

@@ -18,7 +18,7 @@ use crate::tensors::Tensors;
 /// The shape of an image encoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EncoderConfig {
-    /// The pixels of a side of an image, and of a patch.
+    /// The pixels of a side of an image, which is square.
     pub image_size: usize,
     /// The pixels of a side of a patch.
     pub patch_size: usize,

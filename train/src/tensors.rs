@@ -83,7 +83,7 @@ impl From<Vec<i32>> for Data {
 }
 
 impl Tensors {
-    /// Adds a tensor.
+    /// Adds a tensor, or replaces the one of this name. `data` is row-major.
     ///
     /// # Panics
     /// The number of elements is not the product of the extents.

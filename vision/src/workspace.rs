@@ -411,8 +411,8 @@ impl<S: Brand> WorkspaceOn<S> {
         self.view(Part::Position)
     }
 
-    /// `[most patches that can be selected + 1]`: where the tokens of each selected patch start. All
-    /// numbers from the one at K on are T. Variable-length attention takes its offsets in this
+    /// `[most patches that can be selected + 1]`: where the tokens of each selected patch start.
+    /// All numbers from the one at K on are T. Variable-length attention takes its offsets in this
     /// form.
     pub fn cu_seqlens(&self) -> &DeviceSlice<S, i32> {
         self.view(Part::CuSeqlens)

@@ -329,8 +329,8 @@ impl<S: LiveBrand, E: Precision> VisionLanguage<S, E> {
         Ok(rows)
     }
 
-    /// Computes the logits of each token of a prompt about an image of `tokens` [R, `input_dim`] at
-    /// `position` [R, 2], and waits for them: [`prompt.len()`, `vocab_size`].
+    /// Computes the logits after each token of a prompt about an image of `tokens` [R, `input_dim`]
+    /// at `position` [R, 2], and waits for them: [`prompt.len()`, `vocab_size`].
     ///
     /// # Errors
     /// The image is empty; the prompt is empty, too long, or has an id that is none; a length does
@@ -344,7 +344,7 @@ impl<S: LiveBrand, E: Precision> VisionLanguage<S, E> {
     /// and waits for it. Each token is the id with the largest logit, the lowest one among equals.
     ///
     /// # Errors
-    /// As for [`logits`](Self::logits), or the text would have more tokens than places.
+    /// As for [`logits`](Self::logits), or the prompt and the text would be longer than `max_tokens`.
     pub fn generate(&mut self, tokens: &[f32], position: &[f32], prompt: &[i32], count: usize) -> Result<Vec<i32>> {
         let rows = self.encode(tokens, position)?;
         let Self { decoder, image, .. } = self;
