@@ -46,7 +46,7 @@ impl<T: DeviceCopy, U: DeviceCopy> FrameSlot<T, U> {
 /// Sends frames through slots that are used in turn, and returns the slots.
 ///
 /// `load` fills [`FrameSlot::input`], or swaps it with a full buffer, and returns whether there was
-/// a frame. Upload, `stage` and download run on the three streams. `acquire` sees
+/// a frame. Upload, `stage` and download run on the three streams. `take` sees
 /// [`FrameSlot::output`].
 ///
 /// Two slots overlap the upload of a frame with the work on the frame before it. With three, the

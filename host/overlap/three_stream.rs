@@ -23,7 +23,7 @@ use crate::timeline::{Activity, Timeline};
 ///
 /// `load` fills a slot on the host, and returns whether there was an image. Each of the four steps
 /// enqueues its work on its own stream: the upload, then the three stages. The third stage also
-/// downloads the results. `acquire` sees the slot when all steps are done.
+/// downloads the results. `take` sees the slot when all steps are done.
 ///
 /// A slot is a composite of all buffers that an image needs. The caller makes it once, and an event
 /// carries it from step to step. Five slots keep the four steps and the host busy. Fewer are enough
