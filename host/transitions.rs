@@ -118,7 +118,8 @@ impl<S> Stream<S> {
     /// Resources need no such call: [`hand_off`](Self::hand_off) and [`wait`](Self::wait) order
     /// what they move. It is for `unsafe` code that has given work on this stream's memory to other
     /// streams. So, unlike other calls, it also orders the streams of a device that [has
-    /// failed](Device::poison), where work still runs and memory is still freed in stream order.
+    /// failed](crate::Device::poison), where work still runs and memory is still freed in stream
+    /// order.
     ///
     /// ```
     /// use thalweg::{Device, stream_tags};
