@@ -528,8 +528,8 @@ pub fn products_with_two<S, L: Launch<S> + ?Sized>(
 
 /// Computes the gradients of weight and bias of a [`norm`] of `x`, [rows, columns], from that of
 /// its result, `dy`. `shape` is rows and columns, and `stats` [rows, 2] is what `norm` stored.
-/// `affine` gets the gradient of the weight and that of the bias, \[columns\] each; with `add`, they
-/// are added to it. `parts` is room for 2 [`GROUPS`] rows.
+/// `affine` gets the gradients of weight and bias, \[columns\] each; with `add`, they are added to
+/// it. `parts` is room for 2 [`GROUPS`] rows.
 ///
 /// # Errors
 /// A length does not fit, or what the launch fails with.
