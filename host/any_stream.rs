@@ -122,7 +122,7 @@ impl Drop for AnyStream {
 /// A fixed number of streams that threads use in turn.
 ///
 /// Each use gets the stream that came back the longest ago, so even a single thread goes through
-/// all of them.
+/// all of them. If all are in use, the thread waits for one.
 ///
 /// ```
 /// use thalweg::{Device, StreamPool};
@@ -132,7 +132,7 @@ impl Drop for AnyStream {
 ///     for i in 0..8u32 {
 ///         let pool = &pool;
 ///         threads.spawn(move || {
-///             let seen = pool.stream(|s| {
+///             let seen = pool.with_stream(|s| {
 ///                 let mut x = s.alloc::<u32>(10)?;
 ///                 s.fill(&mut x, i)?;
 ///                 s.read_blocking(&x)

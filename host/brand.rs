@@ -78,8 +78,8 @@ impl<S: Tag> LiveBrand for S {}
 /// stream_tags!(Left, Right);
 /// let gpu = Device::best()?;
 /// let (left, right) = (Pipeline::<Left>::new(gpu)?, Pipeline::<Right>::new(gpu)?);
-/// assert_ne!(left.up.serial(), right.up.serial());
-/// assert_ne!(left.up.serial(), left.compute.serial());
+/// assert_ne!(left.up.unique_id(), right.up.unique_id());
+/// assert_ne!(left.up.unique_id(), left.compute.unique_id());
 /// # Ok::<(), thalweg::Error>(())
 /// ```
 pub struct Within<I, S>(PhantomData<(I, S)>);

@@ -198,7 +198,7 @@ impl<R: Resource> Event<R> {
     /// stream_tags!(Work);
     /// let work = Device::best()?.stream::<Work>()?;
     /// let event = work.record(work.alloc_zeroed::<u8>(1 << 20)?)?;
-    /// assert_eq!(event.synchronize_asleep()?.len(), 1 << 20);
+    /// assert_eq!(event.synchronize_sleeping()?.len(), 1 << 20);
     /// # Ok::<(), thalweg::Error>(())
     /// ```
     ///
@@ -375,7 +375,8 @@ impl<R: Resource> IntoFuture for Event<R> {
 }
 
 /// The future of `event.await`. It gives the idle resource once the work before the record is done,
-/// and works on every executor.
+/// or an error if the device has failed. It works on every executor. After it was ready, it stays
+/// pending.
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
 pub struct EventFuture<R: Resource> {

@@ -48,9 +48,9 @@ impl fmt::Debug for Foreign<'_> {
 /// compute.fill(&mut x, 1)?;
 /// let theirs = ForeignStream::legacy(gpu)?; // for a library that uses the default stream
 /// let x = theirs.enter(|s| {
-///     let mut x = compute.hand(x, s)?; // their stream waits for ours
+///     let mut x = compute.hand_off(x, s)?; // their stream waits for ours
 ///     s.fill(&mut x, 2)?; // or a call of the library, with `s.raw()` and `x.device_ptr()`
-///     Ok::<_, thalweg::Error>(s.hand(x, &compute)?) // ours waits for theirs
+///     Ok::<_, thalweg::Error>(s.hand_off(x, &compute)?) // ours waits for theirs
 /// })?;
 /// assert_eq!(compute.read_blocking(&x)?, [2; 100]);
 /// # Ok::<(), thalweg::Error>(())

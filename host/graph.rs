@@ -76,7 +76,7 @@ impl fmt::Debug for Capture<'_> {
 /// stream_tags!(Work);
 /// let gpu = Device::best()?;
 /// let work = gpu.stream::<Work>()?;
-/// let frame = (gpu.pinned::<f32>(1000)?, work.alloc::<f32>(1000)?.idle()?, gpu.pinned::<f32>(1000)?);
+/// let frame = (gpu.pinned::<f32>(1000)?, work.alloc::<f32>(1000)?.synchronize()?, gpu.pinned::<f32>(1000)?);
 /// let (mut graph, mut frame) = work.capture(work.bind(frame)?, |s, (input, image, output)| {
 ///     s.copy_to_device(input, image)?; // nothing runs here; kernels are launched the same way
 ///     s.copy_to_host(image, output)

@@ -92,8 +92,8 @@ impl<S> Stream<S> {
         })
     }
 
-    /// Blocks the stream until the word in page-locked memory is at least `value`. It is a gate for
-    /// tests.
+    /// Blocks the stream until the word in page-locked memory has reached `value`: until the word
+    /// less `value`, modulo 2^32 and as a signed number, is not negative. It is a gate for tests.
     ///
     /// # Safety
     /// `flag` points to an aligned word in page-locked memory, which stays valid until the stream

@@ -33,11 +33,11 @@
 //! let host = up.bind(gpu.pinned_from(&[1.0f32; 1000])?)?; // page-locked, now `On<Upload, _>`
 //! let mut x = up.alloc::<f32>(1000)?;
 //! up.copy_to_device(&host, &mut x)?;
-//! let x = up.hand(x, &compute)?; // `compute` waits for the copy; with `&up` below, the program would not compile
+//! let x = up.hand_off(x, &compute)?; // `compute` waits for the copy; with `&up` below, the program would not compile
 //!
 //! let mut y = compute.alloc_zeroed::<f32>(1000)?;
 //! saxpy(&compute, 1000, 2.0, &x, &mut y)?;
-//! let y = compute.hand(y, &down)?;
+//! let y = compute.hand_off(y, &down)?;
 //!
 //! let mut result = down.bind(gpu.pinned::<f32>(1000)?)?;
 //! down.copy_to_host(&y, &mut result)?;

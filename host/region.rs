@@ -67,12 +67,12 @@ impl Region {
         Self { height: rows, ..self }
     }
 
-    /// Moves the region so many elements towards the end of the buffer.
+    /// Moves the region so many elements towards the end of the buffer, from where it is now.
     pub const fn offset(self, elements: usize) -> Self {
         Self { start: self.start.saturating_add(elements), ..self }
     }
 
-    /// The part of these rows and columns, of every plane.
+    /// Returns the part of the region in these rows and columns, of every plane.
     ///
     /// # Errors
     /// A range is not inside the region.
@@ -84,7 +84,7 @@ impl Region {
         Ok(Self { extent: [depth, bottom - top, right - left], ..self.offset(skipped) })
     }
 
-    /// These planes.
+    /// Returns the part of the region in these planes, with all their rows and columns.
     ///
     /// # Errors
     /// The range is not inside the region.

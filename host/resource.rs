@@ -137,7 +137,7 @@ impl fmt::Display for LeafInfo {
 /// stream_tags!(Work);
 /// let gpu = Device::best()?;
 /// let work = gpu.stream::<Work>()?;
-/// let slot = Slot { host: gpu.pinned_from(&[1.0; 8])?, device: work.alloc(8)?.idle()?, frame: 7 };
+/// let slot = Slot { host: gpu.pinned_from(&[1.0; 8])?, device: work.alloc(8)?.synchronize()?, frame: 7 };
 /// let mut slot = work.bind(slot)?; // a `SlotOn<Work>`
 /// work.copy_to_device(&slot.host, &mut slot.device)?;
 /// let slot: Slot = work.record(slot)?.synchronize()?;

@@ -19,13 +19,13 @@ use crate::resource::Resource;
 /// stream_tags!(Upload);
 /// let gpu = Device::best()?;
 /// let up = gpu.stream::<Upload>()?;
-/// let mut ring = Ring::new(2, move || Ok((gpu.pinned::<u32>(100)?, up.alloc::<u32>(100)?.idle()?)))?;
+/// let mut ring = Ring::new(2, move || Ok((gpu.pinned::<u32>(100)?, up.alloc::<u32>(100)?.synchronize()?)))?;
 /// for frame in 0..10 {
-///     let (mut host, device) = ring.take()?.synchronize()?; // waits once both slots are under way
+///     let (mut host, device) = ring.acquire()?.synchronize()?; // waits once both slots are under way
 ///     host.fill(frame);
 ///     let (host, mut device) = up.bind((host, device))?;
 ///     up.copy_to_device(&host, &mut device)?;
-///     ring.give(up.record((host, device))?);
+///     ring.recycle(up.record((host, device))?);
 /// }
 /// # Ok::<(), thalweg::Error>(())
 /// ```

@@ -116,7 +116,7 @@ impl Device {
     ///     let (up, compute) = (rank.stream::<Upload>()?, rank.stream::<Compute>()?);
     ///     let mut x = up.alloc::<u32>(4)?;
     ///     up.fill(&mut x, 7)?;
-    ///     compute.read_blocking(&up.hand(x, &compute)?)
+    ///     compute.read_blocking(&up.hand_off(x, &compute)?)
     /// }
     ///
     /// for device in [Device::cpu()?, Device::new_cpu()?] {
@@ -141,12 +141,12 @@ fn enter<T>(device: Device, index: usize, size: usize, f: impl for<'r> FnOnce(De
 /// leaves them as events or as ordinary values.
 ///
 /// ```
-/// use thalweg::{Device, ranks, stream_tags};
+/// use thalweg::{Device, for_each_device, stream_tags};
 ///
 /// stream_tags!(Compute);
 ///
 /// let devices = [Device::cpu()?, Device::new_cpu()?];
-/// let filled = ranks(&devices, |rank| {
+/// let filled = for_each_device(&devices, |rank| {
 ///     let compute = rank.stream::<Compute>()?;
 ///     let mut x = compute.alloc::<u32>(3)?;
 ///     compute.fill(&mut x, rank.index() as u32)?;

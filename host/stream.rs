@@ -68,12 +68,14 @@ impl<S> Stream<S> {
         self.inner.device()
     }
 
-    /// A number that no other stream of the process has or will have.
+    /// A number that no other stream of the process has or will have. It is not the number of
+    /// `cuStreamGetId`.
     pub fn unique_id(self) -> u64 {
         self.inner.unique_id()
     }
 
-    /// The stream's priority, as the driver reports it.
+    /// The stream's priority, as the driver reports it: one of [`Device::priorities`], where
+    /// smaller is more urgent.
     pub fn priority(self) -> i32 {
         self.inner.priority()
     }

@@ -79,7 +79,7 @@ impl<S> Stream<S> {
     /// let (up, compute) = (gpu.stream::<Upload>()?, gpu.stream::<Compute>()?);
     /// let mut image = up.alloc::<u8>(16)?;
     /// up.fill(&mut image, 1)?;
-    /// let mut image = up.hand(image, &compute)?; // now `On<Compute, _>`
+    /// let mut image = up.hand_off(image, &compute)?; // now `On<Compute, _>`
     /// compute.fill(&mut image, 2)?;
     /// assert_eq!(compute.read_blocking(&image)?, [2; 16]);
     /// # Ok::<(), thalweg::Error>(())
@@ -118,7 +118,8 @@ impl<S> Stream<S> {
     /// Resources need no such call: [`hand_off`](Self::hand_off) and [`wait`](Self::wait) order
     /// what they move. It is for `unsafe` code that has given work on this stream's memory to other
     /// streams. So, unlike other calls, it also orders the streams of a device that [has
-    /// failed](crate::Device::poison), where work still runs and memory is still freed in stream order.
+    /// failed](crate::Device::poison), where work still runs and memory is still freed in stream
+    /// order.
     ///
     /// ```
     /// use thalweg::{Device, stream_tags};
@@ -130,7 +131,7 @@ impl<S> Stream<S> {
     /// other.fill(&mut x, 1)?;
     /// work.follow(&other)?;
     /// work.synchronize()?;
-    /// assert!(other.is_done()?);
+    /// assert!(other.is_complete()?);
     /// # Ok::<(), thalweg::Error>(())
     /// ```
     ///

@@ -27,7 +27,8 @@ pub trait Reduction<T: CollectiveElement>: sealed::Reduction {}
 /// The sum of the elements of all ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Sum;
-/// The sum of the elements of all ranks, divided by the number of ranks.
+/// The sum of the elements of all ranks, divided by the number of ranks. It is for `f32`, `f64`,
+/// `f16` and `bf16` only.
 #[derive(Clone, Copy, Debug)]
 pub struct Mean;
 /// The least element of all ranks.

@@ -172,10 +172,11 @@ pub enum StoreError {
         /// The time that the call waited.
         waited: Duration,
     },
-    /// These ranks did not come to a meeting in time.
+    /// Ranks did not call [`all_gather`](crate::Store::all_gather) or
+    /// [`barrier`](crate::Store::barrier) of this name in time.
     #[error("{} did not come to `{name}` within {waited:?}", ranks(missing))]
     Missing {
-        /// The name of the meeting.
+        /// The name that the calls share.
         name: String,
         /// The ranks that did not come.
         missing: Vec<usize>,

@@ -172,7 +172,7 @@ impl<S: LiveBrand, T: CollectiveElement> DerefMut for BucketGradient<S, T> {
 
 impl<S: LiveBrand, T: CollectiveElement> fmt::Debug for BucketGradient<S, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Grad(number {}, {} elements)", self.index, self.memory.len())
+        write!(f, "BucketGradient(number {}, {} elements)", self.index, self.memory.len())
     }
 }
 

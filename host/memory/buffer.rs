@@ -131,10 +131,11 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         }
     }
 
-    /// Joins pieces of one allocation, in order, into one buffer.
+    /// Joins pieces that a split of one buffer made, in their order, into one buffer.
     ///
     /// # Errors
-    /// They are not pieces of one allocation, or they are not adjacent. The pieces come back.
+    /// There are none, they are not pieces of one buffer, or they are not adjacent
+    /// ([`Error::NotAdjacent`](crate::Error::NotAdjacent)). The pieces come back.
     pub fn join(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
         let parts = pieces.iter().map(|p| (p.addr, p.len * size_of::<T>(), &p.memory));
         if let Err(error) = split::adjacent(parts) {
@@ -169,7 +170,7 @@ impl<S: LiveBrand, T: DeviceCopy> On<S, DeviceBuffer<T>> {
     ///
     /// stream_tags!(Work);
     /// let work = Device::best()?.stream::<Work>()?;
-    /// let mut pieces = work.upload_blocking(&[1u32, 2, 3, 4, 5])?.cut(&[1, 4])?;
+    /// let mut pieces = work.upload_blocking(&[1u32, 2, 3, 4, 5])?.split_at_lengths(&[1, 4])?;
     /// work.fill(&mut pieces[0], 9)?;
     /// let whole = On::<Work, DeviceBuffer<u32>>::join(pieces)?;
     /// assert_eq!(work.read_blocking(&whole)?, [9, 2, 3, 4, 5]);
@@ -182,10 +183,11 @@ impl<S: LiveBrand, T: DeviceCopy> On<S, DeviceBuffer<T>> {
         split::cut_on(self, |buffer| buffer.split_at_lengths(lens))
     }
 
-    /// Joins pieces of one allocation, in order, into one buffer.
+    /// Joins pieces that a split of one buffer made, in their order, into one buffer.
     ///
     /// # Errors
-    /// They are not pieces of one allocation, or they are not adjacent. The pieces come back.
+    /// There are none, they are not pieces of one buffer, or they are not adjacent
+    /// ([`Error::NotAdjacent`](crate::Error::NotAdjacent)). The pieces come back.
     pub fn join(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
         split::join_on(pieces, DeviceBuffer::join)
     }

@@ -132,10 +132,11 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
         Ok(pieces)
     }
 
-    /// Joins pieces of one buffer, in order, into one.
+    /// Joins pieces that a split of one buffer made, in their order, into one buffer.
     ///
     /// # Errors
-    /// They are not pieces of one buffer, or they are not adjacent. The pieces come back.
+    /// There are none, they are not pieces of one buffer, or they are not adjacent
+    /// ([`Error::NotAdjacent`](crate::Error::NotAdjacent)). The pieces come back.
     pub fn join(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
         let parts =
             pieces.iter().map(|p| (p.ptr.as_ptr().expose_provenance() as u64, p.len * size_of::<T>(), &p.memory));
@@ -175,10 +176,11 @@ impl<S: LiveBrand, T: DeviceCopy> On<S, PinnedBuffer<T>> {
         split::split_on(self, (len, n), PinnedBuffer::split_even)
     }
 
-    /// Joins pieces of one buffer, in order, into one.
+    /// Joins pieces that a split of one buffer made, in their order, into one buffer.
     ///
     /// # Errors
-    /// They are not pieces of one buffer, or they are not adjacent. The pieces come back.
+    /// There are none, they are not pieces of one buffer, or they are not adjacent
+    /// ([`Error::NotAdjacent`](crate::Error::NotAdjacent)). The pieces come back.
     pub fn join(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
         split::join_on(pieces, PinnedBuffer::join)
     }

@@ -46,7 +46,7 @@ impl<T: DeviceCopy, U: DeviceCopy> FrameSlot<T, U> {
 /// Sends frames through slots that are used in turn, and returns the slots.
 ///
 /// `load` fills [`FrameSlot::input`], or swaps it with a full buffer, and returns whether there was
-/// a frame. Upload, `stage` and download run on the three streams. `acquire` sees
+/// a frame. Upload, `stage` and download run on the three streams. `take` sees
 /// [`FrameSlot::output`].
 ///
 /// Two slots overlap the upload of a frame with the work on the frame before it. With three, the
@@ -79,7 +79,7 @@ impl<T: DeviceCopy, U: DeviceCopy> FrameSlot<T, U> {
 ///         seen.push(frame.output[99]);
 ///         Ok(())
 ///     },
-///     &Timeline::off(),
+///     &Timeline::disabled(),
 /// )?;
 /// assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
 /// # Ok::<(), thalweg::Error>(())

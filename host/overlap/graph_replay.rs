@@ -30,17 +30,17 @@ use crate::stream::Stream;
 /// stream_tags!(Work);
 /// let gpu = Device::best()?;
 /// let work = gpu.stream::<Work>()?;
-/// let mut ring = Ring::new(2, move || Ok((gpu.pinned::<u32>(8)?, work.alloc::<u32>(8)?.idle()?, gpu.pinned::<u32>(8)?)))?;
+/// let mut ring = Ring::new(2, move || Ok((gpu.pinned::<u32>(8)?, work.alloc::<u32>(8)?.synchronize()?, gpu.pinned::<u32>(8)?)))?;
 /// let mut graphs = Vec::new();
 /// for frame in 0..6 {
-///     let (mut input, x, output) = ring.take()?.synchronize()?;
+///     let (mut input, x, output) = ring.acquire()?.synchronize()?;
 ///     assert_eq!(output[0], if frame < 2 { 0 } else { frame - 2 });
 ///     input.fill(frame);
 ///     let slot = graph_replay(&work, &mut graphs, work.bind((input, x, output))?, |s, (input, x, output)| {
 ///         s.copy_to_device(input, x)?;
 ///         s.copy_to_host(x, output)
 ///     })?;
-///     ring.give(work.record(slot)?);
+///     ring.recycle(work.record(slot)?);
 /// }
 /// assert_eq!(graphs.len(), 2); // of two operations each, captured once for each slot
 /// # Ok::<(), thalweg::Error>(())

@@ -35,7 +35,7 @@
 //! let gpu = Device::best()?;
 //! let streams = [AnyStream::new(gpu)?, AnyStream::new(gpu)?, AnyStream::new(gpu)?];
 //! let input = gpu.pinned_from(&(0..1000u32).collect::<Vec<_>>())?;
-//! let (input, output) = interleaved(&streams, input, Chunks::new(16), |s, x, y| s.copy(x, y), &Timeline::off())?;
+//! let (input, output) = interleaved(&streams, input, Chunks::new(16), |s, x, y| s.copy(x, y), &Timeline::disabled())?;
 //! assert_eq!(*input, *output);
 //! # Ok::<(), thalweg::Error>(())
 //! ```
@@ -184,7 +184,7 @@ fn none_given(name: &'static str) -> Error {
 }
 
 /// Uses slots in turn. `load` fills a slot on the host, and `enqueue` sends it through streams
-/// without waiting. Once the slot's event is complete, `acquire` looks at the results on the host,
+/// without waiting. Once the slot's event is complete, `take` looks at the results on the host,
 /// before the next `load` of that slot. Ends when `load` returns `false`.
 ///
 /// If `load` or `enqueue` fails, the frames before it are still taken, and then the error is

@@ -36,15 +36,15 @@ impl Handoffs {
         value
     }
 
-    /// The host time of one hand-over.
-    pub fn each(&self) -> Duration {
+    /// Returns the mean host time of one hand-over. Zero if there was none.
+    pub fn mean(&self) -> Duration {
         self.host.checked_div(u32::try_from(self.events).unwrap_or(u32::MAX)).unwrap_or_default()
     }
 }
 
 impl fmt::Display for Handoffs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} events, {:.2?} of host time for each hand-over", self.events, self.each())
+        write!(f, "{} events, {:.2?} of host time for each hand-over", self.events, self.mean())
     }
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for Handoffs {
 /// stream_tags!(Make, Use);
 /// let gpu = Device::best()?;
 /// let (make, consume) = (gpu.stream::<Make>()?, gpu.stream::<Use>()?);
-/// let slots = vec![make.alloc::<u32>(100)?.idle()?, make.alloc::<u32>(100)?.idle()?];
+/// let slots = vec![make.alloc::<u32>(100)?.synchronize()?, make.alloc::<u32>(100)?.synchronize()?];
 /// let mut results = consume.bind((0..9).map(|_| gpu.pinned::<u32>(100)).collect::<Result<Vec<_>, _>>()?)?;
 /// producer_consumer(
 ///     (&make, &consume),
@@ -73,7 +73,7 @@ impl fmt::Display for Handoffs {
 ///     9,
 ///     |s, n, slot| s.fill(slot, n as u32),
 ///     |s, n, slot| s.copy_to_host(slot, &mut results[n]),
-///     &Timeline::off(),
+///     &Timeline::disabled(),
 /// )?;
 /// assert_eq!(consume.record(results)?.synchronize()?[8][0], 8);
 /// # Ok::<(), thalweg::Error>(())

@@ -146,14 +146,14 @@ fn enqueue<R: Resource, X: From<Error>, S: LiveBrand>(
 /// stream_tags!(Make, Change, Use);
 /// let gpu = Device::best()?;
 /// let (make, change, consume) = (gpu.stream::<Make>()?, gpu.stream::<Change>()?, gpu.stream::<Use>()?);
-/// let slot = || Ok((make.alloc::<u32>(9)?.idle()?, make.alloc::<u32>(9)?.idle()?));
+/// let slot = || Ok((make.alloc::<u32>(9)?.synchronize()?, make.alloc::<u32>(9)?.synchronize()?));
 /// let mut slots = (0..3).map(|_| slot().map(Event::ready)).collect::<Result<VecDeque<_>, Error>>()?;
 /// let mut results = consume.bind((0..7).map(|_| gpu.pinned::<u32>(9)).collect::<Result<Vec<_>, _>>()?)?;
 /// stages::<_, Error>(&mut slots)
 ///     .step(&make, Activity::Compute, |s, n, slot| s.fill(&mut slot.0, n as u32))
 ///     .step(&change, Activity::Compute, |s, _, slot| s.copy(&slot.0, &mut slot.1))
 ///     .step(&consume, Activity::Download, |s, n, slot| s.copy_to_host(&slot.1, &mut results[n]))
-///     .run(0..7, &Timeline::off())?; // returns at once
+///     .run(0..7, &Timeline::disabled())?; // returns at once
 /// let results = consume.record(results)?.synchronize()?;
 /// assert!(results.iter().zip(0..).all(|(result, n)| result[..] == [n; 9]));
 /// # Ok::<(), Error>(())
@@ -192,13 +192,13 @@ impl<'a, R: Resource, X: From<Error>, C: Chain<R, X>> Stages<'a, R, X, C> {
     ///
     /// let gpu = Device::best()?;
     /// let streams = [AnyStream::new(gpu)?, AnyStream::new(gpu)?, AnyStream::new(gpu)?];
-    /// let slot = || streams[0].enter(|s| s.alloc_zeroed::<u8>(8)?.idle()).map(Event::ready);
+    /// let slot = || streams[0].enter(|s| s.alloc_zeroed::<u8>(8)?.synchronize()).map(Event::ready);
     /// let mut slots = (0..2).map(|_| slot()).collect::<Result<VecDeque<_>, Error>>()?;
     /// let mut stages = stages::<_, Error>(&mut slots).boxed();
     /// for (k, stream) in streams.iter().enumerate() {
-    ///     stages = stages.any(stream, Activity::Compute, move |s, _, slot| s.fill(slot.slice_mut(k..=k)?, 1)).boxed();
+    ///     stages = stages.step_on_any(stream, Activity::Compute, move |s, _, slot| s.fill(slot.slice_mut(k..=k)?, 1)).boxed();
     /// }
-    /// stages.run(0..5, &Timeline::off())?;
+    /// stages.run(0..5, &Timeline::disabled())?;
     /// drop(stages); // it borrows the slots
     /// let slot = slots.pop_front().expect("both are back");
     /// assert_eq!(streams[0].enter(|s| s.read_blocking(&s.wait(slot)?))?, [1, 1, 1, 0, 0, 0, 0, 0]);

@@ -23,7 +23,7 @@ use crate::timeline::{Activity, Timeline};
 ///
 /// `load` fills a slot on the host, and returns whether there was an image. Each of the four steps
 /// enqueues its work on its own stream: the upload, then the three stages. The third stage also
-/// downloads the results. `acquire` sees the slot when all steps are done.
+/// downloads the results. `take` sees the slot when all steps are done.
 ///
 /// A slot is a composite of all buffers that an image needs. The caller makes it once, and an event
 /// carries it from step to step. Five slots keep the four steps and the host busy. Fewer are enough
@@ -50,7 +50,7 @@ use crate::timeline::{Activity, Timeline};
 /// let gpu = Device::best()?;
 /// let (up, first) = (gpu.stream::<Upload>()?, gpu.stream::<First>()?);
 /// let (second, third) = (gpu.stream::<Second>()?, gpu.stream::<Third>()?);
-/// let slot = |_| Ok(Slot { host: gpu.pinned(9)?, a: up.alloc(9)?.idle()?, b: up.alloc(9)?.idle()? });
+/// let slot = |_| Ok(Slot { host: gpu.pinned(9)?, a: up.alloc(9)?.synchronize()?, b: up.alloc(9)?.synchronize()? });
 /// let slots = (0..3).map(slot).collect::<thalweg::Result<Vec<_>>>()?;
 /// let mut seen = Vec::new();
 /// three_stream(
@@ -70,7 +70,7 @@ use crate::timeline::{Activity, Timeline};
 ///         seen.push([slot.host[0], slot.host[1]]);
 ///         Ok(())
 ///     },
-///     &Timeline::off(),
+///     &Timeline::disabled(),
 /// )?;
 /// assert_eq!(seen, [[7, 0], [7, 1], [7, 2], [7, 3], [7, 4]]);
 /// # Ok::<(), thalweg::Error>(())

@@ -367,7 +367,7 @@ impl Device {
 
     /// Returns whether host functions of two streams of the device can run at the same time. A
     /// GPU's driver runs all of them on one thread, and a [`seeded_cpu`](Device::seeded_cpu) device
-    /// one after another. There, a host function that waits for another one may wait for ever.
+    /// one after another. There, a host function that waits for another one may wait forever.
     pub fn overlaps_host_functions(self) -> bool {
         self.0.driver.overlaps_host_functions()
     }
@@ -448,7 +448,7 @@ impl Device {
     /// let device = Device::new_cpu()?;
     /// let work = device.stream::<Work>()?;
     /// let x = work.record(work.alloc_zeroed::<f32>(10)?)?;
-    /// device.fail("the peer is gone");
+    /// device.poison("the peer is gone");
     /// assert!(matches!(x.synchronize().unwrap_err().error, Error::Poisoned { .. }));
     /// # Ok::<(), thalweg::Error>(())
     /// ```
@@ -476,7 +476,7 @@ impl Device {
         SyncStats::of(&self.0.book)
     }
 
-    /// Counts a call from here until the value is dropped, if the statistics of waits is on.
+    /// Counts a call from here until the value is dropped, if the statistics of waits are on.
     #[inline]
     #[track_caller]
     pub(crate) fn host_wait(self, kind: HostWait) -> Option<Waiting> {

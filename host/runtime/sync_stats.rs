@@ -1,5 +1,5 @@
-//! A `SyncStats` of hidden synchronization: it counts each call that made the host wait, or that
-//! may make streams take turns, with the place in the source.
+//! Statistics of hidden synchronization: `SyncStats` counts each call that made the host wait, or
+//! that may make streams take turns, with the place in the source.
 
 use std::cell::Cell;
 use std::fmt;
@@ -60,22 +60,25 @@ pub struct HostWaits {
     pub longest: Duration,
 }
 
-/// The results of `SyncStats`, the largest total time first. Prints as a table.
+/// The counts of [`SyncStats`], the largest total time first. Prints as a table.
 #[derive(Clone, Debug, Default)]
 pub struct SyncReport {
     waits: Vec<HostWaits>,
-    /// Whether the statistics of waits was ever on.
+    /// Whether the statistics were ever on.
     enabled: bool,
 }
 
-/// A `SyncStats` of hidden synchronization. It is a handle, which is free to copy.
+/// The statistics of a device's hidden synchronization: the number and the host time of the calls
+/// that made the host wait, or that may make streams take turns, by kind ([`HostWait`]) and line of
+/// the program. It is a handle ([`Device::sync_stats`](crate::Device::sync_stats)), which is free
+/// to copy.
 ///
-/// `SyncStats` is off until [`enable`](SyncStats::enable). While it is off, it costs one load on
-/// calls that are slow anyway, and nothing on records, waits, launches and copies.
+/// It is off until [`enable`](SyncStats::enable). While it is off, it costs one load on calls that
+/// are slow anyway, and nothing on records, waits, launches and copies.
 ///
 /// A call inside another, such as the wait inside a blocking copy, counts as part of the outer
-/// call. If a method is passed by its name, as in `.map(Event::synchronize)`, the statistics of
-/// waits shows a line of this crate. A closure shows the caller's line.
+/// call. If a method is passed by its name, as in `.map(Event::synchronize)`, the report shows a
+/// line of this crate. If it is called in a closure, the report shows the caller's line.
 ///
 /// ```
 /// use thalweg::{Device, HostWait, stream_tags};
@@ -83,12 +86,12 @@ pub struct SyncReport {
 /// stream_tags!(Work);
 /// let gpu = Device::best()?;
 /// let work = gpu.stream::<Work>()?;
-/// gpu.tally().enable();
+/// gpu.sync_stats().enable();
 /// let x = work.upload_blocking(&[1, 2, 3])?; // this waits
-/// gpu.tally().disable();
+/// gpu.sync_stats().disable();
 ///
-/// let report = gpu.tally().report();
-/// let copy = report.stalls().iter().find(|s| s.kind == HostWait::BlockingCopy).expect("one");
+/// let report = gpu.sync_stats().report();
+/// let copy = report.waits().iter().find(|s| s.kind == HostWait::BlockingCopy).expect("one");
 /// assert_eq!((copy.count, copy.location.file()), (1, file!()));
 /// println!("{report}");
 /// # Ok::<(), thalweg::Error>(())
@@ -104,7 +107,7 @@ impl SyncStats {
         self.0.on.store(true, Ordering::Relaxed);
     }
 
-    /// Stops counting. The counts stay until the statistics of waits is enabled again.
+    /// Stops counting. The counts stay until the statistics are enabled again.
     pub fn disable(self) {
         self.0.on.store(false, Ordering::Relaxed);
     }
@@ -142,7 +145,7 @@ impl fmt::Display for SyncReport {
             let text = if self.enabled {
                 none
             } else {
-                "the statistics of waits was not enabled: call `device.tally().enable()` first"
+                "the statistics of waits were not enabled: call `device.sync_stats().enable()` first"
             };
             write!(f, "\n      0  {text}")?;
         }
@@ -183,7 +186,7 @@ impl SyncStats {
 }
 
 impl SyncLog {
-    /// Counts a call from here until the value is dropped, if the statistics of waits is on.
+    /// Counts a call from here until the value is dropped, if the statistics of waits are on.
     #[inline]
     #[track_caller]
     pub(crate) fn wait(&'static self, kind: HostWait) -> Option<Waiting> {

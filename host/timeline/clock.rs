@@ -79,7 +79,7 @@ impl Clock {
         self.device
     }
 
-    /// Returns the largest difference of the clocks of host and device.
+    /// Returns the largest error of the place of device times on the axis.
     pub(super) fn alignment(&self) -> Duration {
         self.alignment
     }

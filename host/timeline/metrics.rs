@@ -180,8 +180,9 @@ impl Metrics {
         ratio(serial, self.wall)
     }
 
-    /// Says in the advice how near uploads came to their limit. `bytes` were uploaded in all, over
-    /// a link that carries at most `limit` bytes per second. Changes nothing if the trace is empty
+    /// Adds to the advice how near uploads came to their limit: `bytes` were uploaded during the
+    /// whole trace, over a link that carries at most `limit` bytes per second. From 90 % of the
+    /// limit on, this replaces the advice (`upload-bound`). Changes nothing if the trace is empty
     /// or `limit` is not positive.
     pub fn with_upload_limit(mut self, bytes: u64, limit: f64) -> Self {
         if self.wall.is_zero() || limit <= 0.0 {

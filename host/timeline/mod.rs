@@ -65,7 +65,7 @@ use crate::stream::Stream;
 /// let host = up.bind(host)?;
 /// let mut x = up.alloc::<u8>(4096)?;
 /// timeline.span(&up, Activity::Upload, "image", || up.copy_to_device(&host, &mut x))?;
-/// let mut x = up.hand(x, &compute)?;
+/// let mut x = up.hand_off(x, &compute)?;
 /// timeline.span(&compute, Activity::Compute, "zero", || compute.zero(&mut x))?;
 ///
 /// let trace = timeline.finish()?; // the host waits here
@@ -151,13 +151,13 @@ impl Timeline {
         }
     }
 
-    /// Runs `f` on the host, and records it as a span on track `with_stream`.
+    /// Runs `f` on the host, and records it as a span on the track that `track` names.
     pub fn host<T>(&self, track: &str, label: &str, f: impl FnOnce() -> T) -> T {
         self.on_host(track, Activity::Host, label, f)
     }
 
-    /// Runs `f`, which makes the host wait, and records it as a span of waiting on track
-    /// `with_stream`.
+    /// Runs `f`, which makes the host wait, and records it as a span of waiting on the track that
+    /// `track` names.
     pub fn wait<T>(&self, track: &str, label: &str, f: impl FnOnce() -> T) -> T {
         self.on_host(track, Activity::Wait, label, f)
     }

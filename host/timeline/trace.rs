@@ -88,7 +88,8 @@ impl Trace {
         &self.spans
     }
 
-    /// Returns the largest difference of the clocks of host and device. Zero if both use one clock.
+    /// Returns by how much host times and device times of the trace may be shifted against each
+    /// other at most. Zero if both use one clock.
     pub fn clock_uncertainty(&self) -> Duration {
         self.alignment
     }

@@ -245,7 +245,8 @@ impl Decoder {
     }
 
     /// Like [`decode`](Self::decode), but writes the pixels to `rgb`, where [`DecodedImage::bytes`]
-    /// says. If `rgb` is too short for an image, that image is not written.
+    /// says. If `rgb` is shorter than [`EncodedBatch::rgb_bytes`], images that do not fit are not
+    /// written, and the [status](DecodeStatus::image) does not say so.
     ///
     /// # Errors
     /// The errors of [`decode`](Self::decode), or `rgb` does not begin at a multiple of 4 bytes.

@@ -69,9 +69,9 @@ pub(crate) struct Header {
 /// Returns height and width of the upright image that a file claims to have, from its header alone.
 ///
 /// ```
-/// use thalweg_jpeg::{JpegError, size};
+/// use thalweg_jpeg::{JpegError, dimensions};
 ///
-/// assert_eq!(size(b"no photograph"), Err(JpegError::NotJpeg));
+/// assert_eq!(dimensions(b"no photograph"), Err(JpegError::NotJpeg));
 /// ```
 ///
 /// # Errors

@@ -95,7 +95,7 @@ impl HostDecoder {
         Self::default()
     }
 
-    /// Returns the bytes of memory that the decoder keeps.
+    /// Returns the number of bytes that the decoder keeps allocated for the next file.
     #[must_use]
     pub fn memory(&self) -> usize {
         let lines: usize = self.lines.iter().map(Vec::capacity).sum();

@@ -64,10 +64,10 @@ fn tokens_mut<'a, T: Element>(capacity: usize) -> TokensMut<'a, (), T> {
 /// Launches the reductions of what two ranks bring, the second one also of elements that are no
 /// whole words of 16 bytes.
 fn reductions<T: thalweg_kernels::collective::ReduceElement>(on: &Notes) -> Result<(), LaunchError> {
-    use thalweg_kernels::collective::{ReduceOp, exchange, reduce};
+    use thalweg_kernels::collective::{ReduceOp, reduce, reduce_in_place};
     reduce(on, ReduceOp::Sum, 2, of::<T>(512), out(256))?;
-    exchange(on, ReduceOp::Sum, 16, [0, 2], out::<T>(256), out(256))?;
-    exchange(on, ReduceOp::Sum, 16, [0, 2], out::<T>(255), out(256))
+    reduce_in_place(on, ReduceOp::Sum, 16, [0, 2], out::<T>(256), out(256))?;
+    reduce_in_place(on, ReduceOp::Sum, 16, [0, 2], out::<T>(255), out(256))
 }
 
 /// Launches the product of operands of one type in each form, of operands that are not aligned, and

@@ -92,7 +92,7 @@ impl Source<Labeled> {
     ///     std::fs::create_dir_all(root.join(class))?;
     ///     std::fs::write(root.join(class).join("1.ppm"), "P6 1 1 255 rgb")?;
     /// }
-    /// let found = Source::class_folders(&root, &["ppm"], read_ppm)?;
+    /// let found = Source::image_folder(&root, &["ppm"], read_ppm)?;
     /// assert_eq!(found.classes, ["cat", "dog"]);
     /// let mut loader = Loader::new(Device::cpu()?, found.source, LoaderOptions::default())?;
     /// let batch = loader.next().unwrap()?.synchronize()?;

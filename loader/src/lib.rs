@@ -24,7 +24,7 @@
 //!     })
 //! });
 //! let gpu = Device::best()?;
-//! let mut loader = Loader::new(gpu, source, LoaderOptions { batch: 4, ..LoaderOptions::default() })?;
+//! let mut loader = Loader::new(gpu, source, LoaderOptions { batch_size: 4, ..LoaderOptions::default() })?;
 //!
 //! stream_tags!(Compute);
 //! let compute = gpu.stream::<Compute>()?;

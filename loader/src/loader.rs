@@ -122,7 +122,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
         matches!(self.device.ensure_usable(), Err(Error::Forked))
     }
 
-    /// The number of the epoch, from 0.
+    /// The number of the epoch that `next` reads, from 0.
     pub fn epoch(&self) -> u64 {
         lock(&self.queue.state).epoch
     }
@@ -154,6 +154,9 @@ impl<M: Clone + Send + 'static> Loader<M> {
 
     /// Goes on where another loader was, or this one. What is under way is dropped.
     ///
+    /// The source, the batch size, the shuffle and the shard must be those of the other loader:
+    /// nothing in a position says what they were.
+    ///
     /// It asks a source without a length for the samples from there on only. Errors of samples
     /// come again if their batch was not yet returned.
     ///
@@ -164,11 +167,11 @@ impl<M: Clone + Send + 'static> Loader<M> {
     /// let source = || Source::indexed(10, |index| {
     ///     Sample::new("", index, |sink| Ok(sink.rgb(1, 1)?.fill(0)))
     /// });
-    /// let options = LoaderOptions { batch: 3, shuffle: Some(1), ..LoaderOptions::default() };
+    /// let options = LoaderOptions { batch_size: 3, shuffle: Some(1), ..LoaderOptions::default() };
     /// let cpu = Device::cpu()?;
     /// let mut loader = Loader::new(cpu, source(), options.clone())?;
     /// loader.next().unwrap()?;
-    /// let checkpoint = loader.position();
+    /// let checkpoint = loader.state();
     /// assert_eq!((checkpoint.epoch, checkpoint.samples), (0, 3));
     ///
     /// let mut resumed = Loader::new(cpu, source(), options)?;
@@ -197,8 +200,8 @@ impl<M: Clone + Send + 'static> Loader<M> {
         Ok(())
     }
 
-    /// Returns the plan of the loader's uploads, with the reason. `None` before the first batch
-    /// with images, with which it decides.
+    /// Returns the plan of the loader's uploads, with the reason. The loader makes it when it has
+    /// the first batch with images; before, there is `None`.
     pub fn upload_plan(&self) -> Option<&UploadPlan> {
         self.plan.as_ref()
     }

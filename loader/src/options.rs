@@ -74,7 +74,7 @@ impl std::str::FromStr for DecodeBackend {
 /// ```
 /// use thalweg_loader::LoaderOptions;
 ///
-/// let options = LoaderOptions { batch: 32, shuffle: Some(42), shard: (0, 8), ..LoaderOptions::default() };
+/// let options = LoaderOptions { batch_size: 32, shuffle: Some(42), shard: (0, 8), ..LoaderOptions::default() };
 /// ```
 #[derive(Clone, Debug)]
 pub struct LoaderOptions {

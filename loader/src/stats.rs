@@ -12,7 +12,7 @@ use std::time::Duration;
 /// let source = Source::indexed(6, |index| {
 ///     Sample::new(format!("image {index}"), (), |sink| Ok(sink.rgb(2, 2)?.fill(0)))
 /// });
-/// let mut loader = Loader::new(Device::cpu()?, source, LoaderOptions { batch: 2, ..LoaderOptions::default() })?;
+/// let mut loader = Loader::new(Device::cpu()?, source, LoaderOptions { batch_size: 2, ..LoaderOptions::default() })?;
 /// loader.by_ref().try_for_each(|batch| batch.map(drop))?;
 /// let stats = loader.stats();
 /// assert_eq!((stats.decoding.count, stats.uploading.count, stats.ready.count), (6, 3, 3));
@@ -99,7 +99,8 @@ impl StageStats {
         self.each_second(self.count)
     }
 
-    /// The bytes of pixels that go through it in a second of its own time. Zero if it took no time.
+    /// Returns the bytes of pixels that go through the stage in a second of its own time, as for
+    /// [`rate`](Self::rate). Zero if it took no time.
     pub fn bytes_per_second(&self) -> f64 {
         self.each_second(self.bytes)
     }

@@ -5,8 +5,8 @@ use thalweg::{Device, DeviceKind, Error};
 
 use crate::options::UploadMode;
 
-/// The plan of a loader's uploads, with the reason. It decides with the first batch that has
-/// images.
+/// The plan of a loader's uploads, with the reason. The loader makes it when it has the first batch
+/// with images.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UploadPlan {
     /// Whether threads with streams of their own upload ahead of the consumer. Otherwise `next`

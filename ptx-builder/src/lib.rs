@@ -128,7 +128,8 @@ impl PtxBuilder {
         }
     }
 
-    /// Sets the oldest GPU that the PTX is for, such as `sm_75`. Newer GPUs run it too.
+    /// Sets the oldest GPU that the PTX is for, such as `sm_80`. Newer GPUs run it too. Default
+    /// `sm_75`.
     pub fn target(mut self, target: &str) -> Self {
         self.target = target.into();
         self

@@ -154,7 +154,7 @@ impl<T: Element> In<T> {
 }
 
 impl<T: Element> Out<T> {
-    /// Stores element `i`.
+    /// Stores element `i`. [`kernel!`](crate::kernel) says when other threads may access it.
     ///
     /// # Safety
     /// `i` is below the length that the declaration requires of the buffer. (The CPU device checks
@@ -170,7 +170,7 @@ impl<T: Element> Out<T> {
 }
 
 impl<T: Element> InOut<T> {
-    /// Loads element `i`.
+    /// Loads element `i`. [`kernel!`](crate::kernel) says when other threads may access it.
     ///
     /// # Safety
     /// `i` is below the length that the declaration requires of the buffer. (The CPU device checks
@@ -185,7 +185,7 @@ impl<T: Element> InOut<T> {
         unsafe { cx.load(self.at(i)) }
     }
 
-    /// Stores element `i`.
+    /// Stores element `i`. [`kernel!`](crate::kernel) says when other threads may access it.
     ///
     /// # Safety
     /// `i` is below the length that the declaration requires of the buffer. (The CPU device checks

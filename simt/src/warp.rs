@@ -337,21 +337,21 @@ impl<C: Warp, const N: u32> Tile<C, N> {
     pub fn max<T: Exchange>(self, v: T) -> T {
         self.reduce(v, T::larger)
     }
-    /// Returns the bits that all threads have in common.
+    /// Returns the bitwise AND of the values of all threads, in every thread.
     #[must_use]
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn and<T: Exchange + BitAnd<Output = T>>(self, v: T) -> T {
         self.reduce(v, T::bitand)
     }
-    /// Returns the bits that at least one thread has.
+    /// Returns the bitwise OR of the values of all threads, in every thread.
     #[must_use]
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn or<T: Exchange + BitOr<Output = T>>(self, v: T) -> T {
         self.reduce(v, T::bitor)
     }
-    /// Returns the bits that an odd number of threads has.
+    /// Returns the bitwise XOR of the values of all threads, in every thread.
     #[must_use]
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]

@@ -18,7 +18,7 @@ use crate::tensors::Tensors;
 /// The shape of an image encoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EncoderConfig {
-    /// The pixels of a side of an image, and of a patch.
+    /// The pixels of a side of an image, which is square.
     pub image_size: usize,
     /// The pixels of a side of a patch.
     pub patch_size: usize,
@@ -197,9 +197,9 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
 /// The outputs of an encoder for images.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Encoding {
-    /// All rows behind the last norm, [images, rows, width].
+    /// All rows behind the last norm, [images, rows, `embed_dim`].
     pub features: Vec<f32>,
-    /// The logits, [images, classes], if the encoder has a head.
+    /// The logits, [images, `num_classes`], if the encoder has a head.
     pub logits: Option<Vec<f32>>,
 }
 
@@ -312,8 +312,9 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
         Ok(())
     }
 
-    /// Encodes images on the device, `pixels` [images, 3, size, size]. It returns at once, with the
-    /// rows behind the last norm, [images, rows, width]; the stream computes them.
+    /// Encodes images on the device, `pixels` [images, 3, `image_size`, `image_size`] with the
+    /// channels and the normalization that the weights were trained with. It returns at once, with
+    /// the rows behind the last norm, [images, rows, `embed_dim`]; the stream computes them.
     ///
     /// # Errors
     /// The number of pixels is no number of images, there is no memory, or the device failed.
@@ -351,7 +352,7 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
         Ok(pixels / one)
     }
 
-    /// Encodes images [images, 3, size, size] and waits for the result.
+    /// Encodes images, `pixels` as for [`features`](Self::features), and waits for the result.
     ///
     /// # Errors
     /// The number of pixels is no number of images, there is no memory, or the device failed.

@@ -169,7 +169,7 @@ impl Shape {
 /// A batch on the host: the tokens of all sequences one after another.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenBatch<'a> {
-    /// The tokens, [T, inputs].
+    /// The tokens, [T, `input_dim`].
     pub tokens: &'a [f32],
     /// The position of each token, [T, 2].
     pub position: &'a [f32],
@@ -289,7 +289,7 @@ impl Extent {
 /// A batch on the device, ordered by stream `S`. The host need not know how many tokens it has.
 #[derive(Debug)]
 pub struct DeviceBatch<'a, S> {
-    /// The tokens, [R, inputs], one sequence after another.
+    /// The tokens, [R, `input_dim`], one sequence after another.
     pub tokens: &'a DeviceSlice<S, f32>,
     /// The position of each token, [R, 2].
     pub position: &'a DeviceSlice<S, f32>,

@@ -37,7 +37,7 @@ impl Default for AdamW {
 /// ```
 /// use thalweg_train::Schedule;
 ///
-/// let schedule = Schedule::Cosine { warm_up: 10, steps: 110, end: 0.1 };
+/// let schedule = Schedule::Cosine { warmup_steps: 10, steps: 110, end: 0.1 };
 /// assert_eq!(schedule.factor(4), 0.5); // the fifth of ten steps of warm-up
 /// assert_eq!(schedule.factor(9), 1.0);
 /// assert!((schedule.factor(60) - 0.55).abs() < 0.02); // half way down

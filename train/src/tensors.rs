@@ -83,7 +83,7 @@ impl From<Vec<i32>> for Data {
 }
 
 impl Tensors {
-    /// Adds a tensor.
+    /// Adds a tensor, or replaces the one of this name. `data` is row-major.
     ///
     /// # Panics
     /// The number of elements is not the product of the extents.
@@ -93,7 +93,8 @@ impl Tensors {
         self.tensors.insert(name.into(), tensor);
     }
 
-    /// Reads a file. Numbers of 16 and 64 bits become `f32`, and integers of 64 bits `i32`.
+    /// Reads a safetensors file. Numbers of 16 and 64 bits become `f32`, and integers of 64 bits
+    /// `i32`.
     ///
     /// # Errors
     /// The file cannot be read, is no safetensors file, or has other elements.
@@ -113,8 +114,9 @@ impl Tensors {
         Ok(Self { tensors, metadata, path: path.into() })
     }
 
-    /// Writes a file. It is written beside its place and then renamed, so that the place always has
-    /// a whole file: the old one until the new one is on the disk.
+    /// Writes the tensors and the metadata as a safetensors file. It is written beside its place
+    /// and then renamed, so that the place always has a whole file: the old one until the new one
+    /// is on the disk.
     ///
     /// # Errors
     /// A tensor does not have as many elements as its shape says, or the file cannot be written.

@@ -33,7 +33,14 @@ use crate::tensors::Tensors;
 ///
 /// stream_tags!(Train);
 /// let train = Device::cpu()?.stream::<Train>()?;
-/// let config = TokenTransformerConfig { inputs: 3, width: 16, heads: 2, depth: 1, classes: 2, ..TokenTransformerConfig::default() };
+/// let config = TokenTransformerConfig {
+///     input_dim: 3,
+///     embed_dim: 16,
+///     num_heads: 2,
+///     depth: 1,
+///     num_classes: 2,
+///     ..TokenTransformerConfig::default()
+/// };
 /// let mut model = TokenTransformer::<_, f32>::new(&train, config, 7)?;
 ///
 /// // Two sequences, of 2 tokens and of 1.
@@ -43,7 +50,7 @@ use crate::tensors::Tensors;
 ///     cu_seqlens: &[0, 2, 3],
 ///     labels: &[1, 0],
 /// };
-/// let first = model.step(&batch)?.get()?;
+/// let first = model.step(&batch)?.item()?;
 /// for _ in 0..20 {
 ///     model.step(&batch)?; // returns at once
 /// }
@@ -156,7 +163,7 @@ impl Loss {
 pub struct Evaluation {
     /// The mean cross-entropy, if the batch has labels.
     pub loss: Option<f32>,
-    /// The logits, [B, classes].
+    /// The logits, [B, `num_classes`].
     pub logits: Vec<f32>,
     /// The class with the largest logit of each sequence. Of equal ones it is the first.
     pub predictions: Vec<i32>,

@@ -238,8 +238,9 @@ impl Profile {
     /// Enqueues the computation of the maps of images that are on the device, and returns without
     /// waiting. One launch of each kernel handles all images.
     ///
-    /// `table` [B, 3] holds where in `rgb` each image starts, its height and its width, as
-    /// [`kernels::profile_sample`] takes them. `maps` must be for B images.
+    /// `table` [B, 3] holds for each image the byte of `rgb` where it starts (interleaved RGB), its
+    /// height and its width in pixels, as [`kernels::profile_sample`] takes them. `maps` must be
+    /// for B images.
     ///
     /// # Errors
     /// The lengths do not agree, there are more than 65535 images, or the device has failed.

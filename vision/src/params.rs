@@ -7,7 +7,8 @@ use thalweg_kernels::vision::{BatchLayout, LayoutError, MAX_IMAGES, MAX_PATCHES}
 use thalweg::simt::host::counted;
 use thalweg::{Error, PinnedBuffer, Result};
 
-/// Planes of the texture array, features of a patch, channels of a token.
+/// The number of planes of the texture array, 13. A patch has as many features, and a token as many
+/// channels.
 pub const PLANES: usize = thalweg_kernels::vision::PLANES as usize;
 
 /// The largest height and width of an image, in pixels.

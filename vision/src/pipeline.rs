@@ -76,7 +76,7 @@ const TARGET: &str = "thalweg_vision::pipeline";
 /// [`for_each_device`](thalweg::for_each_device):
 ///
 /// ```
-/// use thalweg::{Device, Result, ranks};
+/// use thalweg::{Device, Result, for_each_device};
 /// use thalweg_vision::{Image, TokenParams, Pipeline, TokenSet};
 ///
 /// // On a machine with GPUs: `(0..).map_while(|i| Device::cuda(i).ok()).collect::<Vec<_>>()`.
@@ -87,7 +87,7 @@ const TARGET: &str = "thalweg_vision::pipeline";
 ///
 /// let shares: Vec<&[Image]> = images.chunks(images.len().div_ceil(gpus.len())).collect();
 /// let sets: Vec<Vec<Result<TokenSet>>> =
-///     ranks(&gpus, |rank| Ok(Pipeline::new(rank.device(), params.clone())?.run(shares[rank.index()])))
+///     for_each_device(&gpus, |rank| Ok(Pipeline::new(rank.device(), params.clone())?.run(shares[rank.index()])))
 ///         .into_iter()
 ///         .collect::<Result<_>>()?;
 ///

@@ -266,7 +266,7 @@ impl<S: LiveBrand> WorkspaceOn<S> {
     /// let rgb = work.alloc_zeroed::<u8>(3 * 64 * 64)?;
     /// let mut workspace = pipeline.workspace(&work, &[[64, 64]])?;
     /// workspace.enqueue(&work, &rgb)?; // with the first query
-    /// workspace.ask(&work, &head, &other)?;
+    /// workspace.set_query(&work, &head, &other)?;
     /// workspace.enqueue(&work, &rgb)?; // with the other one
     /// # Ok::<(), thalweg::Error>(())
     /// ```
@@ -388,7 +388,7 @@ impl<S: Brand> WorkspaceOn<S> {
     }
 
     /// `[capacity, 13]`: the tokens, in the [`TokenPrecision`] of the pipeline. Only the first T
-    /// rows count.
+    /// rows count ([`counts`](Self::counts)).
     pub fn tokens(&self) -> DeviceTokenValues<'_, S> {
         match self.plan.precision {
             TokenPrecision::F32 => DeviceTokenValues::F32(self.numbers()),
@@ -406,18 +406,20 @@ impl<S: Brand> WorkspaceOn<S> {
     }
 
     /// `[capacity, 2]`: the center of each token's cell, (y, x) as fractions of height and width.
-    /// Only the first T rows count.
+    /// Only the first T rows count ([`counts`](Self::counts)).
     pub fn position(&self) -> &DeviceSlice<S, f32> {
         self.view(Part::Position)
     }
 
-    /// Returns the starts of the tokens of each selected patch. All numbers from the one at K on
-    /// are T. Variable-length attention takes its offsets in this form.
+    /// `[most patches that can be selected + 1]`: where the tokens of each selected patch start.
+    /// All numbers from the one at K on are T. Variable-length attention takes its offsets in this
+    /// form.
     pub fn cu_seqlens(&self) -> &DeviceSlice<S, i32> {
         self.view(Part::CuSeqlens)
     }
 
-    /// The index of each of the K selected patches among the patches of all images, followed by -1.
+    /// `[most patches that can be selected]`: the index of each of the K selected patches among the
+    /// patches of all images, followed by -1.
     pub fn patch_id(&self) -> &DeviceSlice<S, i32> {
         self.view(Part::PatchId)
     }

@@ -30,7 +30,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use thalweg::{AnyStream, Device, DeviceBuffer, DeviceSlice, Event, LiveBrand, On, PeerBuffer, Stream, StreamOptions};
-use thalweg_kernels::collective::exchange;
+use thalweg_kernels::collective::reduce_in_place;
 
 use super::Run;
 use crate::element::CollectiveElement;
@@ -269,7 +269,7 @@ impl Rooms {
                 // SAFETY: The caller promises the memory, and no other stream uses this part.
                 let own = unsafe { x.part::<Q>(plan.part(piece, rank)) };
                 if !own.is_empty() {
-                    exchange(q, run.fold(), self.blocks, shape, own, all.cast_mut())?;
+                    reduce_in_place(q, run.op(), self.blocks, shape, own, all.cast_mut())?;
                 }
                 for (results, room) in results.iter_mut().zip(all.split_at_lengths(&vec![self.words; others.len()])?) {
                     results.push(q.record(room)?.map_peer());

@@ -245,7 +245,7 @@ impl<S: LiveBrand> Run<'_, S> {
         self.s
     }
 
-    pub(crate) fn fold(&self) -> ReduceOp {
+    pub(crate) fn op(&self) -> ReduceOp {
         match self.call.op {
             Some(Op::Mean) => ReduceOp::Mean,
             Some(Op::Min) => ReduceOp::Min,
@@ -360,7 +360,7 @@ impl<S: LiveBrand> Run<'_, S> {
         }
         let mut result = self.s.alloc::<T>(n)?;
         if n > 0 {
-            reduce(&self.s, self.fold(), size as u32, &all, &mut result)?;
+            reduce(&self.s, self.op(), size as u32, &all, &mut result)?;
         }
         Ok((result, lent))
     }

@@ -1,6 +1,6 @@
 //! The store: a small table of keys and values through which ranks find one another.
 //!
-//! A request is one message (`wire`): a byte for its kind, then its fields, with numbers in 8
+//! A request is one message (`codec`): a byte for its kind, then its fields, with numbers in 8
 //! bytes, the least first, and texts with their length. The answer is a byte for its kind and its
 //! fields.
 
@@ -165,9 +165,9 @@ impl Answer {
 /// assert_eq!(store.add("count", 2)? + store.add("count", 3)?, 2 + 5);
 ///
 /// // Both ranks get what both bring.
-/// let other = store.reconnected()?;
-/// let thread = std::thread::spawn(move || other.meet("start", 1, 2, b"one", Duration::from_secs(10)));
-/// assert_eq!(store.meet("start", 0, 2, b"zero", Duration::from_secs(10))?, [&b"zero"[..], b"one"]);
+/// let other = store.reconnect()?;
+/// let thread = std::thread::spawn(move || other.all_gather("start", 1, 2, b"one", Duration::from_secs(10)));
+/// assert_eq!(store.all_gather("start", 0, 2, b"zero", Duration::from_secs(10))?, [&b"zero"[..], b"one"]);
 /// thread.join().unwrap()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -379,7 +379,7 @@ impl Store {
     }
 
     /// Waits until every rank from 0 to `size` has called this with the same name. All of them get
-    /// what all brought, in the order of the ranks. The name is free for another meeting then.
+    /// what all brought, in the order of the ranks. The name is free for another call then.
     ///
     /// # Errors
     /// Ranks do not come in time, `size` differs, or the errors of [`set`](Self::set).

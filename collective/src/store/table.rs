@@ -165,7 +165,8 @@ impl Table {
         }
     }
 
-    /// Brings the part of a rank. The meeting that is returned is for [`attend`](Self::attend).
+    /// Brings the part of a rank. [`all_gather`](Self::all_gather) waits for the meeting that is
+    /// returned.
     fn enter(&self, name: &str, rank: usize, size: usize, part: Vec<u8>) -> Result<Arc<Meeting>, StoreError> {
         let refused = |reason: String| Err(StoreError::Refused { reason });
         if size > self.limits.ranks || rank >= size {

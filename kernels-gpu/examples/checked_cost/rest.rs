@@ -1,7 +1,7 @@
 //! The families with few kernels: `augment`, `collective` and `linear`.
 
 use thalweg_kernels::augment::{BLUR, FLIP, RECORD_WORDS, ROWS, SUM_COLUMNS, augment_bf16, augment_f32, measure};
-use thalweg_kernels::collective::{ReduceOp, exchange, reduce};
+use thalweg_kernels::collective::{ReduceOp, reduce, reduce_in_place};
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
 use thalweg_simt::host::LaunchError;
 use thalweg_simt::{bf16, f16};
@@ -16,7 +16,7 @@ pub(crate) fn launch(on: &Timed) -> Result<(), LaunchError> {
         ($($t:ty: $value:expr;)*) => {$(
             reduce::<(), _, $t>(on, ReduceOp::Sum, ranks, buffer(ranks as usize * n, $value), buffer(n, $value))?;
             let rows = buffer((ranks - 1) as usize * n, $value);
-            exchange::<(), _, $t>(on, ReduceOp::Sum, 4, [1, ranks], buffer(n, $value), rows)?;
+            reduce_in_place::<(), _, $t>(on, ReduceOp::Sum, 4, [1, ranks], buffer(n, $value), rows)?;
         )*};
     }
     reductions! {

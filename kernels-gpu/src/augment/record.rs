@@ -15,11 +15,11 @@ use thalweg_simt::{In, Simt};
 /// | 11 .. 14 | the weights of the blur as f32, from the middle outwards |
 /// | 15 | 0 |
 pub const RECORD_WORDS: u32 = 16;
-/// The image is flipped from left to right.
+/// A flag in word 7 of a record: the image is flipped from left to right.
 pub const FLIP: u32 = 1;
-/// The image is gray.
+/// A flag in word 7 of a record: the image is made gray.
 pub const GRAYSCALE: u32 = 2;
-/// The image is blurred.
+/// A flag in word 7 of a record: the image is blurred.
 pub const BLUR: u32 = 4;
 
 /// The record of an image.

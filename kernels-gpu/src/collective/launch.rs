@@ -118,14 +118,14 @@ fn as_words<S, T: Element, W: Element>(x: &mut DeviceSlice<S, T>) -> &mut Device
 #[track_caller]
 pub fn reduce<S, L: Launch<S> + ?Sized, E: ReduceElement>(
     on: &L,
-    fold: ReduceOp,
+    op: ReduceOp,
     ranks: u32,
     x: &DeviceSlice<S, E>,
     y: &mut DeviceSlice<S, E>,
 ) -> Result<(), L::Error> {
     // A length that is too large fits no `x` that exists, which the launcher reports.
     let n = u32::try_from(y.len()).unwrap_or(u32::MAX);
-    E::reduce(on, [ranks, n], fold as u32, x, y)
+    E::reduce(on, [ranks, n], op as u32, x, y)
 }
 
 /// Reduces the elements of this rank, `x`, and those of all others in the order of the ranks, and
@@ -138,9 +138,9 @@ pub fn reduce<S, L: Launch<S> + ?Sized, E: ReduceElement>(
 /// A length does not fit, `rank` is none of the `ranks`, there is no other rank, or what the launch
 /// fails with.
 #[track_caller]
-pub fn exchange<S, L: Launch<S> + ?Sized, E: ReduceElement>(
+pub fn reduce_in_place<S, L: Launch<S> + ?Sized, E: ReduceElement>(
     on: &L,
-    fold: ReduceOp,
+    op: ReduceOp,
     blocks: u32,
     [rank, ranks]: [u32; 2],
     x: &mut DeviceSlice<S, E>,
@@ -151,5 +151,5 @@ pub fn exchange<S, L: Launch<S> + ?Sized, E: ReduceElement>(
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let others = ranks.saturating_sub(1);
     let pitch = count(rows.len() / (others.max(1) as usize));
-    E::exchange(on, blocks, [count(x.len()), others, pitch, rank], fold as u32, x, rows)
+    E::exchange(on, blocks, [count(x.len()), others, pitch, rank], op as u32, x, rows)
 }

@@ -5,4 +5,4 @@ mod launch;
 mod reduce;
 
 #[cfg(not(target_arch = "nvptx64"))]
-pub use launch::{ReduceElement, ReduceOp, exchange, reduce};
+pub use launch::{ReduceElement, ReduceOp, reduce, reduce_in_place};

@@ -527,7 +527,9 @@ pub fn products_with_two<S, L: Launch<S> + ?Sized>(
 }
 
 /// Computes the gradients of weight and bias of a [`norm`] of `x`, [rows, columns], from that of
-/// its result, `dy`. With `add`, they are added to `affine`. `parts` is room for 2 [`GROUPS`] rows.
+/// its result, `dy`. `shape` is rows and columns, and `stats` [rows, 2] is what `norm` stored.
+/// `affine` gets the gradients of weight and bias, \[columns\] each; with `add`, they are added to
+/// it. `parts` is room for 2 [`GROUPS`] rows.
 ///
 /// # Errors
 /// A length does not fit, or what the launch fails with.
@@ -656,10 +658,11 @@ pub fn gradient_norm<S, L: Launch<S> + ?Sized>(
 }
 
 /// Updates weights and both moments as [`adamw`](super::adamw) does, by a gradient of `bf16`.
-/// `rounded` gets the new weights as operands of products.
+/// `rounded` gets the new weights, rounded to `bf16`. `settings` holds the 8 numbers that
+/// [`settings`](super::settings) writes, and the moments are the first and the second one.
 ///
 /// # Errors
-/// The lengths differ, or what the launch fails with.
+/// The lengths of the others differ, or what the launch fails with.
 #[track_caller]
 pub fn adamw_bf16<S, L: Launch<S> + ?Sized>(
     on: &L,

@@ -9,7 +9,7 @@ use super::sequences::sequence_of;
 
 kernel! {
     /// Pools the rows of each sequence: `first` takes the first one, otherwise the result is their
-    /// mean.
+    /// mean. A sequence without rows gives NaN.
     pub fn pool(
         t: impl Simt, rows: u32, columns: u32, sequences: u32, first: bool, cu_seqlens: In<i32>[ends = sequences + 1],
         x: In<f32>[rows, columns], y: Out<f32>[sequences, columns] by [y, x],

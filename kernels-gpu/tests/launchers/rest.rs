@@ -11,8 +11,10 @@ use thalweg_simt::{bf16, f16};
 use super::Launcher;
 use super::trial::{Number, Piece, Trial};
 
-pub(crate) const COLLECTIVE: &[Launcher] =
-    &[Launcher { name: "reduce", cases: 270, run: reduce }, Launcher { name: "exchange", cases: 540, run: exchange }];
+pub(crate) const COLLECTIVE: &[Launcher] = &[
+    Launcher { name: "reduce", cases: 270, run: reduce },
+    Launcher { name: "reduce_in_place", cases: 540, run: reduce_in_place },
+];
 pub(crate) const AUGMENT: &[Launcher] = &[
     Launcher { name: "measure", cases: 180, run: measure },
     Launcher { name: "augment_f32", cases: 180, run: |t| augmented(t, true) },
@@ -34,7 +36,7 @@ fn reduce(t: &Trial<'_, '_>) -> Result<()> {
     of_type[t.number as usize % of_type.len()](t)
 }
 
-fn exchange(t: &Trial<'_, '_>) -> Result<()> {
+fn reduce_in_place(t: &Trial<'_, '_>) -> Result<()> {
     fn of<T: collective::ReduceElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
         let (ranks, pitch) = (t.within(1, 5), t.below(5000) as usize);
         let (blocks, rank, n) = (t.below(8), t.below(ranks + 1), t.below(5000) as usize);
@@ -42,7 +44,7 @@ fn exchange(t: &Trial<'_, '_>) -> Result<()> {
         let [n, pitch] = if t.flip() { [n, pitch] } else { [n, pitch].map(|n| n / 16 * 16) };
         let fold = t.pick(&[ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max]);
         let (mut x, mut rows) = (t.numbers::<T>(n)?, t.numbers::<T>(ranks.saturating_sub(1) as usize * pitch)?);
-        collective::exchange(t, fold, blocks, [rank, ranks], &mut x, &mut rows)
+        collective::reduce_in_place(t, fold, blocks, [rank, ranks], &mut x, &mut rows)
     }
     let of_type = [of::<f32>, of::<f64>, of::<f16>, of::<bf16>, of::<i32>, of::<u32>, of::<i64>, of::<u64>, of::<u8>];
     of_type[t.number as usize % of_type.len()](t)

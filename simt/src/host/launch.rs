@@ -14,7 +14,7 @@ use super::tiles::{MatrixView, TensorMap};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot launch on buffers ordered by `{S}`",
     label = "this stream does not order the buffers",
-    note = "hand the buffers over first: `stream.hand(buffers, &other)`, or `record` and `wait`"
+    note = "hand the buffers over first: `stream.hand_off(buffers, &other)`, or `record` and `wait`"
 )]
 pub unsafe trait Launch<S> {
     /// The error of a launch.

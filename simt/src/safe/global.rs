@@ -342,7 +342,8 @@ impl<C, T, const D: usize, const READ: bool> fmt::Debug for Cell<'_, C, T, D, RE
 }
 
 impl<C: Simt, T: Item, const D: usize, const READ: bool> Cell<'_, C, T, D, READ> {
-    /// Returns the coordinates of the element.
+    /// Returns the coordinates of the element, in the order in which the declaration lists the
+    /// extents: the last one varies fastest in memory.
     #[must_use]
     #[inline(always)]
     pub fn at(&self) -> [u32; D] {

@@ -80,19 +80,26 @@ impl Encoded {
 /// let gpu = Device::best()?;
 /// let (encode, train) = (gpu.stream::<Encode>()?, gpu.stream::<Train>()?);
 /// let shape = EncoderConfig {
-///     size: 32,
-///     patch: 8,
+///     image_size: 32,
+///     patch_size: 8,
 ///     class_token: true,
-///     width: 16,
-///     heads: 2,
+///     embed_dim: 16,
+///     num_heads: 2,
 ///     depth: 2,
-///     classes: 0,
-///     eps: 1e-6,
+///     num_classes: 0,
+///     norm_eps: 1e-6,
 ///     gelu: Gelu::Erf,
-///     pool: Pooling::Class,
+///     pooling: Pooling::Class,
 /// };
 /// let mut encoder = ImageEncoder::<_, f32>::new(&encode, shape, 1)?; // or `from_tensors`, with trained weights
-/// let config = TokenTransformerConfig { inputs: encoder.config().width, width: 16, heads: 2, depth: 1, classes: 2, ..TokenTransformerConfig::default() };
+/// let config = TokenTransformerConfig {
+///     input_dim: encoder.config().embed_dim,
+///     embed_dim: 16,
+///     num_heads: 2,
+///     depth: 1,
+///     num_classes: 2,
+///     ..TokenTransformerConfig::default()
+/// };
 /// let mut head = TokenTransformer::<_, f32>::new(&train, config, 7)?;
 ///
 /// let mut slots = (0..2).map(|_| Encoded::new(&encoder, 3)).collect::<Result<VecDeque<_>, _>>()?;
@@ -107,9 +114,9 @@ impl Encoded {
 ///         Ok(s.fill(&mut batch.labels, (n % 2) as i32)?)
 ///     },
 ///     |_, loss| Ok(losses.push(loss)),
-///     &Timeline::off(),
+///     &Timeline::disabled(),
 /// )?; // returns at once
-/// let losses = losses.into_iter().map(|loss| loss.get()).collect::<Result<Vec<_>, _>>()?;
+/// let losses = losses.into_iter().map(|loss| loss.item()).collect::<Result<Vec<_>, _>>()?;
 /// assert!(losses[19] < losses[1]);
 /// # Ok::<(), thalweg_train::Error>(())
 /// ```

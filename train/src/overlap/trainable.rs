@@ -13,8 +13,8 @@ pub trait Trainable<S: LiveBrand> {
     /// Returns the stream that orders the model.
     fn stream(&self) -> Stream<S>;
 
-    /// Enqueues a step, and returns at once. If there are several ranks, all of them call it with
-    /// as many sequences.
+    /// Enqueues a step, and returns at once. If there are several ranks, all of them call it, each
+    /// with the same number of sequences.
     ///
     /// # Errors
     /// The errors of [`TokenTransformer::step_on`] and of `DataParallel::step_on`.

@@ -153,9 +153,9 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
         self.stream
     }
 
-    /// Writes `ids.len()` tokens of text about an image, `image` [R, text width], after the prompt.
-    /// Each is the id with the largest logit, the lowest one among equals. It returns at once; the
-    /// stream computes the tokens, and each one takes the one before from device memory.
+    /// Writes `ids.len()` tokens of text about an image, `image` [R, `text_embed_dim`], after the
+    /// prompt. Each is the id with the largest logit, the lowest one among equals. It returns at
+    /// once; the stream computes the tokens, and each one takes the one before from device memory.
     ///
     /// A text ends at the first id 0. What stands behind it means nothing: it is computed so that
     /// the host need not wait for each token.
@@ -176,7 +176,8 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
         Ok(self.stream.copy(decoding.ids.slice(..ids.len())?, ids)?)
     }
 
-    /// Computes the logits of each token of a prompt, [prompt, vocabulary], and waits for them.
+    /// Computes the logits after each token of a prompt about an image, `image` [R,
+    /// `text_embed_dim`], and waits for them. Returns [`prompt.len()`, `vocab_size`], row by row.
     ///
     /// # Errors
     /// As for [`generate`](Self::generate).

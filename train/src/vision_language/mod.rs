@@ -198,9 +198,9 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
         self.stream
     }
 
-    /// Encodes the tokens of one image, [R, inputs], which lie at `position`, [R, 2], to the rows
-    /// that the decoder sees, `image` [R, text width]. It returns at once; the stream computes
-    /// them.
+    /// Encodes the tokens of one image, [R, `input_dim`], which lie at `position`, [R, 2], to the
+    /// rows that the decoder sees, `image` [R, `text_embed_dim`]. It returns at once; the stream
+    /// computes them.
     ///
     /// # Errors
     /// A length does not fit, there is no memory, or the device failed.
@@ -256,21 +256,21 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
 /// stream_tags!(Work);
 /// let work = Device::cpu()?.stream::<Work>()?;
 /// let encoder = (3, 16, 2, 1);
-/// let (inputs, width, heads, depth) = encoder;
+/// let (input_dim, embed_dim, num_heads, depth) = encoder;
 /// let config = VisionLanguageConfig {
-///     inputs,
-///     width,
-///     heads,
+///     input_dim,
+///     embed_dim,
+///     num_heads,
 ///     depth,
-///     text_width: 32,
-///     text_heads: 4,
+///     text_embed_dim: 32,
+///     text_num_heads: 4,
 ///     text_depth: 2,
-///     vocabulary: 20,
-///     places: 12,
-///     eps: 1e-5,
+///     vocab_size: 20,
+///     max_tokens: 12,
+///     norm_eps: 1e-5,
 ///     gelu: Gelu::Tanh,
 /// };
-/// let mut model = VisionLanguage::<_, f32>::from_tensors(&work, &config.draw(7)?)?;
+/// let mut model = VisionLanguage::<_, f32>::from_tensors(&work, &config.init(7)?)?;
 ///
 /// // An image of two tokens, and a prompt of two.
 /// let (tokens, position, prompt) = ([0.0, 0.5, 1.0, 1.0, 0.5, 0.0], [0.0, 0.0, 0.5, 0.5], [3, 1]);
@@ -329,8 +329,8 @@ impl<S: LiveBrand, E: Precision> VisionLanguage<S, E> {
         Ok(rows)
     }
 
-    /// Computes the logits of each token of a prompt about an image of `tokens` [R, inputs] at
-    /// `position` [R, 2], and waits for them: [prompt, vocabulary].
+    /// Computes the logits after each token of a prompt about an image of `tokens` [R, `input_dim`]
+    /// at `position` [R, 2], and waits for them: [`prompt.len()`, `vocab_size`].
     ///
     /// # Errors
     /// The image is empty; the prompt is empty, too long, or has an id that is none; a length does
@@ -344,7 +344,7 @@ impl<S: LiveBrand, E: Precision> VisionLanguage<S, E> {
     /// and waits for it. Each token is the id with the largest logit, the lowest one among equals.
     ///
     /// # Errors
-    /// As for [`logits`](Self::logits), or the text would have more tokens than places.
+    /// As for [`logits`](Self::logits), or the prompt and the text would be longer than `max_tokens`.
     pub fn generate(&mut self, tokens: &[f32], position: &[f32], prompt: &[i32], count: usize) -> Result<Vec<i32>> {
         let rows = self.encode(tokens, position)?;
         let Self { decoder, image, .. } = self;

@@ -52,6 +52,9 @@ use philox::draw;
 
 /// The random changes to images. The default is what many training recipes use.
 ///
+/// The order is: crop and resize, flip, brightness, contrast, saturation, gray, blur,
+/// normalization. Brightness multiplies the image. Contrast and saturation blend it with its mean
+/// luma and with its luma.
 /// Each step can be switched off. For a step with a probability or a strength, 0 does that.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default, deny_unknown_fields))]
@@ -60,12 +63,12 @@ pub struct Augmentation {
     pub crop: Option<RandomCrop>,
     /// The probability of a flip from left to right. Default 0.5.
     pub flip: f64,
-    /// The strength of a change of brightness: the factor is between 1 - strength and 1 + strength.
-    /// Default 0.4.
+    /// The strength of a change of brightness, from 0 to 1: the factor is uniform between
+    /// 1 - strength and 1 + strength. Default 0.4.
     pub brightness: f64,
-    /// The strength of a change of contrast. Default 0.4.
+    /// The strength of a change of contrast, as for brightness. Default 0.4.
     pub contrast: f64,
-    /// The strength of a change of saturation. Default 0.4.
+    /// The strength of a change of saturation, as for brightness. Default 0.4.
     pub saturation: f64,
     /// The probability that an image becomes gray. Default 0.1.
     pub grayscale: f64,
