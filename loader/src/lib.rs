@@ -51,6 +51,8 @@
 //! loader as a [`Stream`](futures_core::Stream). **Checkpoints** keep its [`LoaderState`]. The
 //! loader reports decisions, fallbacks and skipped samples through the [`log`] crate.
 //!
+//! [`Loader::new`] reads these variables:
+//!
 //! | variable | overrides |
 //! |---|---|
 //! | `THALWEG_LOADER_THREADS` | [`LoaderOptions::decode_threads`] |

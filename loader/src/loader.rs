@@ -50,7 +50,8 @@ pub struct Loader<M: Clone + Send + 'static> {
 pub(crate) type NewStream = fn(Device) -> Result<AnyStream>;
 
 impl<M: Clone + Send + 'static> Loader<M> {
-    /// Loads the samples of `source` to `device`. The threads start to decode at once.
+    /// Loads the samples of `source` to `device`. The threads start to decode at once. Variables of
+    /// the environment ([list](crate)) go before some of the options.
     ///
     /// # Errors
     /// An option or an environment variable is out of its range, the source cannot be shuffled, or
