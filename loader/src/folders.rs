@@ -15,6 +15,7 @@ use crate::source::{Sample, Source};
 /// A file, and the class that its folder stands for: what [`Source::image_folder`] gives each
 /// sample as metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Labeled {
     /// The index of the class in [`ImageFolder::classes`].
     pub label: u32,
@@ -24,6 +25,7 @@ pub struct Labeled {
 
 /// The images and the classes that [`Source::image_folder`] finds.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct ImageFolder {
     /// The files of all classes: those of class 0 first, and those of a class in order of path.
     pub source: Source<Labeled>,
@@ -92,7 +94,7 @@ impl Source<Labeled> {
     ///     std::fs::create_dir_all(root.join(class))?;
     ///     std::fs::write(root.join(class).join("1.ppm"), "P6 1 1 255 rgb")?;
     /// }
-    /// let found = Source::class_folders(&root, &["ppm"], read_ppm)?;
+    /// let found = Source::image_folder(&root, &["ppm"], read_ppm)?;
     /// assert_eq!(found.classes, ["cat", "dog"]);
     /// let mut loader = Loader::new(Device::cpu()?, found.source, LoaderOptions::default())?;
     /// let batch = loader.next().unwrap()?.synchronize()?;

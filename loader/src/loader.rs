@@ -165,11 +165,11 @@ impl<M: Clone + Send + 'static> Loader<M> {
     /// let source = || Source::indexed(10, |index| {
     ///     Sample::new("", index, |sink| Ok(sink.rgb(1, 1)?.fill(0)))
     /// });
-    /// let options = LoaderOptions { batch: 3, shuffle: Some(1), ..LoaderOptions::default() };
+    /// let options = LoaderOptions::default().with_batch_size(3).with_shuffle(Some(1));
     /// let cpu = Device::cpu()?;
     /// let mut loader = Loader::new(cpu, source(), options.clone())?;
     /// loader.next().unwrap()?;
-    /// let checkpoint = loader.position();
+    /// let checkpoint = loader.state();
     /// assert_eq!((checkpoint.epoch, checkpoint.samples), (0, 3));
     ///
     /// let mut resumed = Loader::new(cpu, source(), options)?;

@@ -94,15 +94,14 @@ impl Shard {
                 Ok(())
             })
         });
-        let options = LoaderOptions {
-            batch_size: images,
-            shard: (rank as u64, ranks as u64),
-            shuffle: Some(7),
-            drop_last: true, // all ranks have the same number of batches, whatever is broken
-            skip_errors: true,
-            upload: UploadMode::Off,
-            ..LoaderOptions::default()
-        };
+        let options = LoaderOptions::default()
+            .with_batch_size(images)
+            .with_shard((rank as u64, ranks as u64))
+            .with_shuffle(Some(7))
+            .with_drop_last(true)
+            // all ranks have the same number of batches, whatever is broken
+            .with_skip_errors(true)
+            .with_upload(UploadMode::Off);
         Ok(Self(Loader::new(gpu, source, options)?))
     }
 

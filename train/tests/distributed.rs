@@ -38,14 +38,12 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
 ) -> Result<(Vec<f32>, Vec<u32>)> {
     let (rank, size) = (comm.rank() as u64, comm.size() as u64);
     let images = BATCH / comm.size();
-    let options = thalweg_loader::LoaderOptions {
-        batch_size: images,
-        shard: (rank, size),
-        shuffle: Some(3),
-        drop_last: true,
-        upload: UploadMode::Off,
-        ..Default::default()
-    };
+    let options = thalweg_loader::LoaderOptions::default()
+        .with_batch_size(images)
+        .with_shard((rank, size))
+        .with_shuffle(Some(3))
+        .with_drop_last(true)
+        .with_upload(UploadMode::Off);
     let mut loader = Loader::new(up.device(), source(), options)?;
     let params = TokenParams { patch: 8, sides: 2..=4, budget: 48, ..TokenParams::default() };
     let pipeline = Pipeline::new(up.device(), params)?;

@@ -136,7 +136,7 @@ impl Copies {
     pub(crate) fn new<S: LiveBrand>(run: &Run<'_, S>, device: Device) -> Result<Self> {
         let RankShared { size, options, .. } = *run.rank_shared();
         let [push, pull] = [AnyStream::new(device)?, AnyStream::new(device)?];
-        let sum = AnyStream::with(device, StreamOptions { priority: *device.priorities().start() })?;
+        let sum = AnyStream::with(device, StreamOptions::default().with_priority(*device.priorities().start()))?;
         let words =
             Plan::most(size, options.piece).div_ceil(size_of::<u64>()).next_multiple_of(UNIT / size_of::<u64>());
         let others = run.rank_shared().others();
