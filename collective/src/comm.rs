@@ -332,7 +332,7 @@ impl<S: LiveBrand> Comm<S> {
     ///     let (next, last) = ((rank.index() + 1) % 3, (rank.index() + 2) % 3);
     ///     comm.group(|group| {
     ///         group.send(next, &x)?;
-    ///         group.receive(last, &mut y)
+    ///         group.recv(last, &mut y)
     ///     })?;
     ///     Ok(stream.read_blocking(&y)?)
     /// });

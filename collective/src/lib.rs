@@ -17,9 +17,9 @@
 //! let mut comm = world.comm(reduce)?;
 //!
 //! let mut gradient = compute.upload_blocking(&[1.0f32, 2.0, 3.0])?; // what a backward pass made
-//! let mut gradient = compute.hand(gradient, &reduce)?;
+//! let mut gradient = compute.hand_off(gradient, &reduce)?;
 //! comm.all_reduce_in_place(Mean, &mut gradient)?; // enqueued; the host goes on
-//! let gradient = reduce.hand(gradient, &compute)?; // `compute` waits for the sum
+//! let gradient = reduce.hand_off(gradient, &compute)?; // `compute` waits for the sum
 //! assert_eq!(compute.read_blocking(&gradient)?, [1.0, 2.0, 3.0]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -41,7 +41,7 @@ use crate::gradients::{Backward, BucketGradient, Gradients};
 ///             |weights, pass, grads| {
 ///                 for (mut grad, place) in grads.into_iter().zip(places.clone()).rev() {
 ///                     compute.copy(weights.slice(place)?, &mut grad)?; // work of the backward pass
-///                     pass.put(grad)?; // from here on nobody can read or write it
+///                     pass.mark_ready(grad)?; // from here on nobody can read or write it
 ///                 }
 ///                 Ok::<_, Error>(())
 ///             },

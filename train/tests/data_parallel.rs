@@ -17,7 +17,9 @@ stream_tags!(Compute, Reduce);
 type Model<'r> = DataParallel<At<'r, Reduce>, At<'r, Compute>, f32>;
 
 /// Buckets of a few gradients each, so that there are several.
-const SIZES: BucketSizes = BucketSizes { first: 600, others: 4000 };
+fn sizes() -> BucketSizes {
+    BucketSizes::default().with_first(600).with_others(4000)
+}
 
 fn optimizer(clip: Option<f32>) -> AdamW {
     AdamW {
@@ -60,7 +62,7 @@ fn start<'r>(rank: DeviceRank<'r>, world: World, clip: Option<f32>, from: Option
         None => TokenTransformer::new(&compute, CONFIG, rank.index() as u64)?,
     };
     *model.optimizer_mut() = optimizer(clip);
-    DataParallel::new(comm, model, SIZES)
+    DataParallel::new(comm, model, sizes())
 }
 
 /// Runs steps on this rank's share of the samples, in batches of `micro` sequences. Returns the
@@ -315,7 +317,7 @@ fn models_of_other_shapes_are_refused() {
             let compute = rank.stream::<Compute>()?;
             let config = if rank.index() == 1 { other } else { CONFIG };
             let model = TokenTransformer::<_, f32>::new(&compute, config, 1)?;
-            DataParallel::new(world.comm(rank.stream::<Reduce>()?)?, model, SIZES).map(drop)
+            DataParallel::new(world.comm(rank.stream::<Reduce>()?)?, model, sizes()).map(drop)
         });
         for ended in ended {
             let error = ended.unwrap_err().to_string();

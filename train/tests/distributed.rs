@@ -16,7 +16,9 @@ const SIZE: [u32; 2] = [32, 32];
 const STEPS: usize = 50;
 /// The images of a step, of all ranks together.
 const BATCH: usize = 4;
-const SIZES: BucketSizes = BucketSizes { first: 600, others: 4000 };
+fn sizes() -> BucketSizes {
+    BucketSizes::default().with_first(600).with_others(4000)
+}
 
 /// Photographs whose brightness and stripes say their class.
 fn source() -> Source<i32> {
@@ -57,7 +59,7 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
         num_classes: 2,
         ..TokenTransformerConfig::default()
     };
-    let mut model = DataParallel::new(comm, TokenTransformer::<_, f32>::new(train, config, 5)?, SIZES)?;
+    let mut model = DataParallel::new(comm, TokenTransformer::<_, f32>::new(train, config, 5)?, sizes())?;
     assert!(model.buckets().len() > 2);
     let mut losses = Vec::new();
     texture_prefetch(

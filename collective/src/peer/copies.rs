@@ -381,7 +381,7 @@ mod tests {
     }
 
     fn options(piece: usize) -> WorldOptions {
-        WorldOptions { backend: Backend::Peer, piece, timeout: LONG, ..WorldOptions::default() }
+        WorldOptions::default().with_backend(Backend::Peer).with_piece(piece).with_timeout(LONG)
     }
 
     /// The sum of a bucket stands until the next bucket has been copied, the way back of both until

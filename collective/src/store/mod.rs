@@ -22,7 +22,8 @@ use crate::lock;
 use table::Table;
 
 /// The limits of a store.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, thalweg::__Setters)]
+#[non_exhaustive]
 pub struct StoreLimits {
     /// Bytes of a key.
     pub key: usize,
@@ -165,9 +166,9 @@ impl Answer {
 /// assert_eq!(store.add("count", 2)? + store.add("count", 3)?, 2 + 5);
 ///
 /// // Both ranks get what both bring.
-/// let other = store.reconnected()?;
-/// let thread = std::thread::spawn(move || other.meet("start", 1, 2, b"one", Duration::from_secs(10)));
-/// assert_eq!(store.meet("start", 0, 2, b"zero", Duration::from_secs(10))?, [&b"zero"[..], b"one"]);
+/// let other = store.reconnect()?;
+/// let thread = std::thread::spawn(move || other.all_gather("start", 1, 2, b"one", Duration::from_secs(10)));
+/// assert_eq!(store.all_gather("start", 0, 2, b"zero", Duration::from_secs(10))?, [&b"zero"[..], b"one"]);
 /// thread.join().unwrap()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
