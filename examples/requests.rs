@@ -45,7 +45,7 @@ struct Request {
 
 /// Answers requests until no client is left.
 fn serve(device: Device, requests: Receiver<Request>) -> Result<(), Error> {
-    let pipeline = Pipeline::new(device, TokenParams { budget: 500, ..TokenParams::default() })?;
+    let pipeline = Pipeline::new(device, TokenParams::default().with_budget(500))?;
     // The loader gives one result for each sample, in order. What belongs to the samples goes
     // beside it, in the same order, because a sample that fails has no metadata.
     let (beside, answers) = mpsc::channel();

@@ -173,7 +173,7 @@ fn tokens<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
 ) -> Result<(Run, Comm<C>)> {
     let gpu = up.device();
     let mut shard = Shard::new(gpu, comm.rank(), comm.size(), shape)?;
-    let params = TokenParams { patch: 16, sides: 2..=4, budget: 256, ..TokenParams::default() };
+    let params = TokenParams::default().with_patch(16).with_sides(2..=4).with_budget(256);
     let pipeline = Pipeline::new(gpu, params)?;
     let slots = (0..slots).map(|_| Photographs::new(up, &pipeline, &vec![shape.size; shape.images]));
     let mut slots = slots.collect::<Result<VecDeque<_>>>()?;

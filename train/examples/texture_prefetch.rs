@@ -54,8 +54,8 @@ fn main() -> Result<()> {
     let shape = Shape { images, size, items, config };
     let params = support::sized(
         gpu,
-        TokenParams { budget: 1024, ..TokenParams::default() },
-        TokenParams { patch: 16, budget: 96, sides: 2..=4, ..TokenParams::default() },
+        TokenParams::default().with_budget(1024),
+        TokenParams::default().with_patch(16).with_budget(96).with_sides(2..=4),
     );
     let numbers = [64 * PLANES, 64, DIMENSION * 64, DIMENSION].map(|len| support::numbers(len, len as u64));
     let [w1, b1, w2, b2] = numbers.each_ref().map(Vec::as_slice);

@@ -47,7 +47,7 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
         .with_drop_last(true)
         .with_upload(UploadMode::Off);
     let mut loader = Loader::new(up.device(), source(), options)?;
-    let params = TokenParams { patch: 8, sides: 2..=4, budget: 48, ..TokenParams::default() };
+    let params = TokenParams::default().with_patch(8).with_sides(2..=4).with_budget(48);
     let pipeline = Pipeline::new(up.device(), params)?;
     let slots = (0..slots).map(|_| Photographs::new(up, &pipeline, &vec![SIZE; images]));
     let mut slots = slots.collect::<Result<VecDeque<_>>>()?;

@@ -167,7 +167,7 @@ pub(crate) fn photographs<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     let alone = (streams.2, streams.2, streams.2);
     let mut chosen = None;
     for budget in support::sized(device, [1024, 256, 64], [64, 32, 16]) {
-        let params = TokenParams { budget, sides: 2..=8, ..TokenParams::default() };
+        let params = TokenParams::default().with_budget(budget).with_sides(2..=8);
         let rest = |depth| textures(alone, (images, size), (&params, width, depth), items, false);
         let [one, three] = [rest(1)?, rest(3)?];
         let block = ((three - one) / 2.0).max(1e-9);

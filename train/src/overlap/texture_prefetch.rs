@@ -85,7 +85,7 @@ impl Photographs {
 /// stream_tags!(Upload, Textures, Train);
 /// let gpu = Device::best()?;
 /// let (upload, textures) = (gpu.stream::<Upload>()?, gpu.stream::<Textures>()?);
-/// let pipeline = Pipeline::new(gpu, TokenParams { patch: 8, budget: 64, sides: 2..=4, ..TokenParams::default() })?;
+/// let pipeline = Pipeline::new(gpu, TokenParams::default().with_patch(8).with_budget(64).with_sides(2..=4))?;
 /// let config = TokenTransformerConfig { inputs: PLANES, width: 16, heads: 2, depth: 1, classes: 2, ..TokenTransformerConfig::default() };
 /// let mut model = TokenTransformer::<_, f32>::new(&gpu.stream::<Train>()?, config, 7)?;
 ///

@@ -34,7 +34,7 @@ fn query(n: u64) -> Query {
 }
 
 fn texture_pipeline(device: Device, query: &Query) -> Pipeline {
-    let params = TokenParams { patch: 8, budget: 96, sides: 2..=4, ..TokenParams::default() };
+    let params = TokenParams::default().with_patch(8).with_budget(96).with_sides(2..=4);
     Pipeline::new(device, params).unwrap().with_query(&head(), query).unwrap()
 }
 
@@ -127,8 +127,8 @@ fn tokens_of_sixteen_bits_are_refused() {
     for &device in devices() {
         let [lane] = lanes(device);
         lane.enter(|s| {
-            let options = PipelineOptions { precision: TokenPrecision::F16, ..PipelineOptions::default() };
-            let params = TokenParams { patch: 8, budget: 96, sides: 2..=4, ..TokenParams::default() };
+            let options = PipelineOptions::default().with_precision(TokenPrecision::F16);
+            let params = TokenParams::default().with_patch(8).with_budget(96).with_sides(2..=4);
             let pipeline = Pipeline::with_options(device, params, options).unwrap();
             let mut slots = VecDeque::from([Photographs::new(s, &pipeline, &PHOTOGRAPHS).unwrap()]);
             let mut model = model::<_, f32>(s, TokenTransformerConfig { input_dim: PLANES, ..CONFIG });
