@@ -33,8 +33,7 @@ fn main() -> Result<()> {
     let (compute, reduce) = (device.stream::<Compute>()?, device.stream::<Reduce>()?);
     let ([sequences, tokens, width, heads, depth], steps) =
         support::sized(device, ([32, 128, 1024, 16, 12], 9), ([2, 16, 16, 2, 2], 3));
-    let config =
-        TokenTransformerConfig { embed_dim: width, num_heads: heads, depth, ..TokenTransformerConfig::default() };
+    let config = TokenTransformerConfig::default().with_embed_dim(width).with_num_heads(heads).with_depth(depth);
 
     // This rank's part of each batch.
     let rows = sequences * tokens;

@@ -146,13 +146,11 @@ fn model<C: LiveBrand, B: LiveBrand>(
     width: usize,
 ) -> Result<Model<C, B>> {
     let heads = if width.is_multiple_of(64) { width / 64 } else { 2 };
-    let config = TokenTransformerConfig {
-        input_dim: inputs,
-        embed_dim: width,
-        num_heads: heads,
-        depth: 4,
-        ..TokenTransformerConfig::default()
-    };
+    let config = TokenTransformerConfig::default()
+        .with_input_dim(inputs)
+        .with_embed_dim(width)
+        .with_num_heads(heads)
+        .with_depth(4);
     DataParallel::new(comm, TokenTransformer::new(train, config, 1)?, BucketSizes::default())
 }
 

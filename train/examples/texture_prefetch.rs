@@ -44,13 +44,11 @@ fn main() -> Result<()> {
     let (images, size, items, width, depth) =
         support::sized(gpu, (16, [1080, 1920], 60, 128, 2), (2, [64, 96], 6, 16, 1));
     let (images, items) = (args.batch(images), args.steps(items));
-    let config = TokenTransformerConfig {
-        input_dim: PLANES,
-        embed_dim: width,
-        num_heads: 2,
-        depth,
-        ..TokenTransformerConfig::default()
-    };
+    let config = TokenTransformerConfig::default()
+        .with_input_dim(PLANES)
+        .with_embed_dim(width)
+        .with_num_heads(2)
+        .with_depth(depth);
     let shape = Shape { images, size, items, config };
     let params = support::sized(
         gpu,

@@ -10,13 +10,13 @@ use crate::error::Result;
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
-/// use thalweg_train::{Config, MatmulBackend, TokenTransformer};
+/// use thalweg_train::{MatmulBackend, TokenTransformer, TokenTransformerConfig};
 ///
 /// stream_tags!(Train);
 /// let gpu = Device::best()?;
-/// let mut model = TokenTransformer::<_, f32>::new(&gpu.stream::<Train>()?, Config::default(), 7)?;
+/// let mut model = TokenTransformer::<_, f32>::new(&gpu.stream::<Train>()?, TokenTransformerConfig::default(), 7)?;
 /// match MatmulBackend::cublaslt(gpu) {
-///     Ok(products) => model.set_products(products),
+///     Ok(products) => model.set_matmul_backend(products),
 ///     Err(why) => println!("{why}"), // no GPU, no library, or thalweg-train without the feature
 /// }
 /// # Ok::<(), thalweg_train::Error>(())

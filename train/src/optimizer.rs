@@ -9,7 +9,8 @@ use thalweg_kernels::train::{PARTS, SETTINGS, adamw, gradient_norm, settings};
 /// w = w (1 - lr wd);  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 /// w = w - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, thalweg::__Setters)]
+#[non_exhaustive]
 pub struct AdamW {
     /// The learning rate, which the schedule multiplies.
     pub lr: f64,
@@ -37,7 +38,7 @@ impl Default for AdamW {
 /// ```
 /// use thalweg_train::Schedule;
 ///
-/// let schedule = Schedule::Cosine { warm_up: 10, steps: 110, end: 0.1 };
+/// let schedule = Schedule::Cosine { warmup_steps: 10, steps: 110, end: 0.1 };
 /// assert_eq!(schedule.factor(4), 0.5); // the fifth of ten steps of warm-up
 /// assert_eq!(schedule.factor(9), 1.0);
 /// assert!((schedule.factor(60) - 0.55).abs() < 0.02); // half way down

@@ -51,14 +51,12 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
     let pipeline = Pipeline::new(up.device(), params)?;
     let slots = (0..slots).map(|_| Photographs::new(up, &pipeline, &vec![SIZE; images]));
     let mut slots = slots.collect::<Result<VecDeque<_>>>()?;
-    let config = TokenTransformerConfig {
-        input_dim: PLANES,
-        embed_dim: 16,
-        num_heads: 2,
-        depth: 1,
-        num_classes: 2,
-        ..TokenTransformerConfig::default()
-    };
+    let config = TokenTransformerConfig::default()
+        .with_input_dim(PLANES)
+        .with_embed_dim(16)
+        .with_num_heads(2)
+        .with_depth(1)
+        .with_num_classes(2);
     let mut model = DataParallel::new(comm, TokenTransformer::<_, f32>::new(train, config, 5)?, sizes())?;
     assert!(model.buckets().len() > 2);
     let mut losses = Vec::new();

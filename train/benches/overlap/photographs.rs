@@ -69,13 +69,11 @@ fn augment<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     let slots = (0..3).map(|_| Augmented::<f32>::new(up, &augmentation, images * bytes, size as u32, images));
     let mut slots = slots.collect::<Result<VecDeque<_>>>()?;
     let heads = (width / 64).max(1);
-    let config = TokenTransformerConfig {
-        input_dim: 3 * patch * patch,
-        embed_dim: width,
-        num_heads: heads,
-        depth,
-        ..TokenTransformerConfig::default()
-    };
+    let config = TokenTransformerConfig::default()
+        .with_input_dim(3 * patch * patch)
+        .with_embed_dim(width)
+        .with_num_heads(heads)
+        .with_depth(depth);
     let mut model = TokenTransformer::<_, bf16>::new(train, config, 1)?;
     let pixels = pixels(up, images * bytes, uploads)?;
     let count = (size / patch).pow(2);
@@ -117,13 +115,11 @@ fn textures<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     let pipeline = Pipeline::new(up.device(), params.clone())?;
     let sizes = vec![size; images];
     let mut slots = (0..3).map(|_| Photographs::new(up, &pipeline, &sizes)).collect::<Result<VecDeque<_>>>()?;
-    let config = TokenTransformerConfig {
-        input_dim: PLANES,
-        embed_dim: width,
-        num_heads: (width / 64).max(1),
-        depth,
-        ..TokenTransformerConfig::default()
-    };
+    let config = TokenTransformerConfig::default()
+        .with_input_dim(PLANES)
+        .with_embed_dim(width)
+        .with_num_heads((width / 64).max(1))
+        .with_depth(depth);
     let mut model = TokenTransformer::<_, bf16>::new(train, config, 1)?;
     let pixels = pixels(up, images * 3 * (size[0] * size[1]) as usize, uploads)?;
     each(items, |items| {

@@ -73,7 +73,7 @@ impl<T: Output + DeviceCopy> Augmented<T> {
 /// use std::collections::VecDeque;
 /// use thalweg::{Device, Timeline, stream_tags};
 /// use thalweg_train::overlap::{Augmented, augment_train};
-/// use thalweg_vision::augment::{Augmentation, Sample};
+/// use thalweg_vision::augment::{AugmentInput, Augmentation};
 ///
 /// stream_tags!(Upload, Augment, Train);
 /// let gpu = Device::best()?;
@@ -90,10 +90,10 @@ impl<T: Output + DeviceCopy> Augmented<T> {
 ///     |s, n, batch| {
 ///         s.fill(&mut batch.rgb, 40 * n as u8)?; // here an image would be uploaded
 ///         let parameters = augmentation.parameters(7, 0, n as u64, width, height)?; // seed, epoch, index
-///         Ok(batch.augmenter.prepare(s, &[Sample { start: 0, height, width, parameters }])?)
+///         Ok(batch.augmenter.prepare(s, &[AugmentInput { start: 0, height, width, parameters }])?)
 ///     },
 ///     |s, n, images, _labels| Ok(s.copy_to_host(images, &mut kept[n])?), // here a model would learn
-///     &Timeline::off(),
+///     &Timeline::disabled(),
 /// )?; // returns at once
 /// let kept = train.record(kept)?.synchronize()?;
 /// assert!(kept[0][0] < kept[5][0]);

@@ -36,23 +36,28 @@ const LOSS: usize = 8;
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
-/// use thalweg_collective::{BucketSizes, Options, ranks};
+/// use thalweg_collective::{BucketSizes, WorldOptions, ranks};
 /// use thalweg_train::overlap::DataParallel;
 /// use thalweg_train::{TokenBatch, TokenTransformerConfig, Result, TokenTransformer};
 ///
 /// stream_tags!(Compute, Reduce);
 /// let devices = [Device::new_cpu()?, Device::new_cpu()?]; // or GPUs, or a process for each
-/// let losses = ranks(&devices, Options::default(), |rank, world| -> Result<Vec<f32>> {
+/// let losses = ranks(&devices, WorldOptions::default(), |rank, world| -> Result<Vec<f32>> {
 ///     let compute = rank.stream::<Compute>()?;
 ///     let comm = world.comm(rank.stream::<Reduce>()?)?;
-///     let config = TokenTransformerConfig { inputs: 3, width: 16, heads: 2, depth: 1, classes: 2, ..TokenTransformerConfig::default() };
+///     let config = TokenTransformerConfig::default()
+///         .with_input_dim(3)
+///         .with_embed_dim(16)
+///         .with_num_heads(2)
+///         .with_depth(1)
+///         .with_num_classes(2);
 ///     let model = TokenTransformer::<_, f32>::new(&compute, config, 7)?;
 ///     let mut parallel = DataParallel::new(comm, model, BucketSizes::default())?;
 ///     let (tokens, labels) = ([0.0, 0.5, 1.0, 1.0, 0.5, 0.0], [rank.index() as i32]);
 ///     let own = TokenBatch { tokens: &tokens, position: &[0.0, 0.0, 0.5, 0.5], cu_seqlens: &[0, 2], labels: &labels };
 ///     let mut losses = Vec::new();
 ///     for _ in 0..3 {
-///         losses.push(parallel.step(&[own], 2)?.get()?); // of the 2 sequences of both ranks
+///         losses.push(parallel.step(&[own], 2)?.item()?); // of the 2 sequences of both ranks
 ///     }
 ///     parallel.verify()?;
 ///     Ok(losses)

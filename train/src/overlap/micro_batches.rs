@@ -43,16 +43,21 @@ use crate::transformer::{Loss, TokenTransformer};
 /// stream_tags!(Forward, Train);
 /// let gpu = Device::best()?;
 /// let (forward, train) = (gpu.stream::<Forward>()?, gpu.stream::<Train>()?);
-/// let config = TokenTransformerConfig { inputs: 3, width: 16, heads: 2, depth: 1, classes: 2, ..TokenTransformerConfig::default() };
+/// let config = TokenTransformerConfig::default()
+///     .with_input_dim(3)
+///     .with_embed_dim(16)
+///     .with_num_heads(2)
+///     .with_depth(1)
+///     .with_num_classes(2);
 /// let mut model = TokenTransformer::<_, f32>::new(&train, config, 7)?;
 /// let (tokens, position) = ([0.0, 0.5, 1.0, 1.0, 0.5, 0.0], [0.0, 0.0, 0.5, 0.5]);
 /// let batch = |label: &'static [i32]| TokenBatch { tokens: &tokens, position: &position, cu_seqlens: &[0, 2], labels: label };
 /// let batches = [batch(&[0]), batch(&[1]), batch(&[1])];
-/// let first = micro_batches(&forward, &mut model, 2, &batches, &Timeline::off())?.get()?;
+/// let first = micro_batches(&forward, &mut model, 2, &batches, &Timeline::disabled())?.item()?;
 /// for _ in 0..20 {
-///     micro_batches(&forward, &mut model, 2, &batches, &Timeline::off())?; // returns at once
+///     micro_batches(&forward, &mut model, 2, &batches, &Timeline::disabled())?; // returns at once
 /// }
-/// assert!(micro_batches(&forward, &mut model, 2, &batches, &Timeline::off())?.get()? < first);
+/// assert!(micro_batches(&forward, &mut model, 2, &batches, &Timeline::disabled())?.item()? < first);
 /// assert_eq!(model.steps(), 22); // of three batches each
 /// # Ok::<(), thalweg_train::Error>(())
 /// ```

@@ -86,7 +86,12 @@ impl Photographs {
 /// let gpu = Device::best()?;
 /// let (upload, textures) = (gpu.stream::<Upload>()?, gpu.stream::<Textures>()?);
 /// let pipeline = Pipeline::new(gpu, TokenParams::default().with_patch(8).with_budget(64).with_sides(2..=4))?;
-/// let config = TokenTransformerConfig { inputs: PLANES, width: 16, heads: 2, depth: 1, classes: 2, ..TokenTransformerConfig::default() };
+/// let config = TokenTransformerConfig::default()
+///     .with_input_dim(PLANES)
+///     .with_embed_dim(16)
+///     .with_num_heads(2)
+///     .with_depth(1)
+///     .with_num_classes(2);
 /// let mut model = TokenTransformer::<_, f32>::new(&gpu.stream::<Train>()?, config, 7)?;
 ///
 /// let sizes = [[32, 40], [24, 24]]; // two images a batch
@@ -103,9 +108,9 @@ impl Photographs {
 ///         Ok(s.fill(&mut batch.labels, (n % 2) as i32)?)
 ///     },
 ///     |_, loss| Ok(losses.push(loss)),
-///     &Timeline::off(),
+///     &Timeline::disabled(),
 /// )?; // returns at once
-/// let losses = losses.into_iter().map(|loss| loss.get()).collect::<Result<Vec<_>, _>>()?;
+/// let losses = losses.into_iter().map(|loss| loss.item()).collect::<Result<Vec<_>, _>>()?;
 /// assert!(losses[29] < losses[1]);
 /// # Ok::<(), thalweg_train::Error>(())
 /// ```

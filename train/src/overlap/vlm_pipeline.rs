@@ -106,25 +106,20 @@ impl Text {
 /// use thalweg::overlap::stages;
 /// use thalweg::{Activity, Device, Timeline, stream_tags};
 /// use thalweg_train::overlap::{Request, vlm_pipeline};
-/// use thalweg_train::{Error, Gelu, TextDecoder, VisionEncoder, VisionLanguageConfig};
+/// use thalweg_train::{Error, TextDecoder, VisionEncoder, VisionLanguageConfig};
 ///
 /// stream_tags!(Prepare, Encode, Decode);
 /// let gpu = Device::best()?;
 /// let (prepare, encode, decode) = (gpu.stream::<Prepare>()?, gpu.stream::<Encode>()?, gpu.stream::<Decode>()?);
-/// let config = VisionLanguageConfig {
-///     inputs: 3,
-///     width: 16,
-///     heads: 2,
-///     depth: 1,
-///     text_width: 32,
-///     text_heads: 4,
-///     text_depth: 2,
-///     vocabulary: 20,
-///     places: 12,
-///     eps: 1e-5,
-///     gelu: Gelu::Tanh,
-/// };
-/// let file = config.draw(7)?; // or a file with trained weights
+/// let config = VisionLanguageConfig::default()
+///     .with_input_dim(3)
+///     .with_embed_dim(16)
+///     .with_num_heads(2)
+///     .with_depth(1)
+///     .with_text_embed_dim(32)
+///     .with_vocab_size(20)
+///     .with_max_tokens(12);
+/// let file = config.init(7)?; // or a file with trained weights
 /// let mut encoder = VisionEncoder::<_, f32>::from_tensors(&encode, &file)?;
 /// let mut decoder = TextDecoder::<_, f32>::from_tensors(&decode, &file)?;
 ///
@@ -142,7 +137,7 @@ impl Text {
 ///     &mut decoder,
 ///     0..9,
 ///     |_, text| Ok(texts.push(text)),
-///     &Timeline::off(),
+///     &Timeline::disabled(),
 /// )?; // returns at once
 /// let texts = texts.into_iter().map(|text| text.get()).collect::<Result<Vec<_>, _>>()?;
 /// assert!(texts.len() == 9 && texts.iter().all(|text| text.len() == 6 || text.ends_with(&[0])));
