@@ -160,13 +160,11 @@ fn loaded(frames: &Frames, device: Device, [height, width]: [u32; 2], pieces: bo
         })
     });
     let (upload, upload_streams) = (UploadMode::Streams, streams);
-    let options = LoaderOptions {
-        batch_size: 8.min(frames.count / 4),
-        prefetch: 4,
-        upload,
-        upload_streams,
-        ..LoaderOptions::default()
-    };
+    let options = LoaderOptions::default()
+        .with_batch_size(8.min(frames.count / 4))
+        .with_prefetch(4)
+        .with_upload(upload)
+        .with_upload_streams(upload_streams);
     let mut loader = Loader::new(device, samples, options)?;
     let time = least(|| {
         loader.restart();

@@ -98,14 +98,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Serial: one thread decodes a file, then the file is uploaded and scored, and its scores are
     // downloaded. Here and below the first epoch does not count, because it page-locks memory,
     // loads kernels, and brings files into the page cache.
-    let options = LoaderOptions {
-        batch_size: 1,
-        prefetch: 1,
-        decode_threads: 1,
-        upload: UploadMode::Sequential,
-        decode,
-        ..LoaderOptions::default()
-    };
+    let options = LoaderOptions::default()
+        .with_batch_size(1)
+        .with_prefetch(1)
+        .with_decode_threads(1)
+        .with_upload(UploadMode::Sequential)
+        .with_decode(decode);
     let mut loader = Loader::new(gpu, Source::files(&paths, read.clone()), options)?;
     score_all(gpu, &mut loader, &Timeline::disabled(), 0)?;
     let start = Instant::now();
@@ -114,7 +112,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let serial_rate = paths.len() as f64 / start.elapsed().as_secs_f64();
 
     // Measure what the disk and the decoders can do alone, and what the bus can do alone.
-    let options = LoaderOptions { batch_size: batch, upload: UploadMode::Off, decode, ..LoaderOptions::default() };
+    let options = LoaderOptions::default().with_batch_size(batch).with_upload(UploadMode::Off).with_decode(decode);
     let plain: fn(&Path, &mut ImageSink<'_>) -> Result<(), DecodeError> = if raw { read_ppm } else { read_photo };
     let mut loader = Loader::new(gpu, Source::files(&all, plain), options.clone())?;
     loader.by_ref().try_for_each(|batch| batch.map(drop))?;
@@ -130,7 +128,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let timeline = Timeline::new(gpu)?; // always on, because it costs only a few us for each image
     // While one thread enqueues the decoding of a batch, another prepares the next one.
     let upload_streams = if !raw && decode.on(gpu.kind()) { 3 } else { 1 };
-    let options = LoaderOptions { upload: UploadMode::Auto, upload_streams, timeline: timeline.clone(), ..options };
+    let options =
+        options.with_upload(UploadMode::Auto).with_upload_streams(upload_streams).with_timeline(timeline.clone());
     let mut loader = Loader::new(gpu, Source::files(&all, read), options)?;
     let warm = score_all(gpu, &mut loader, &timeline, 2)?;
     timeline.finish()?;

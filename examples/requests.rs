@@ -45,7 +45,7 @@ struct Request {
 
 /// Answers requests until no client is left.
 fn serve(device: Device, requests: Receiver<Request>) -> Result<(), Error> {
-    let pipeline = Pipeline::new(device, TokenParams { budget: 500, ..TokenParams::default() })?;
+    let pipeline = Pipeline::new(device, TokenParams::default().with_budget(500))?;
     // The loader gives one result for each sample, in order. What belongs to the samples goes
     // beside it, in the same order, because a sample that fails has no metadata.
     let (beside, answers) = mpsc::channel();
@@ -56,8 +56,7 @@ fn serve(device: Device, requests: Receiver<Request>) -> Result<(), Error> {
     });
     // Batches of one image, so that none waits for others to come. `Off`: the pixels go into a
     // frame of the pipeline.
-    let options =
-        LoaderOptions { batch_size: 1, upload: UploadMode::Off, pinned_budget: PIXELS, ..LoaderOptions::default() };
+    let options = LoaderOptions::default().with_batch_size(1).with_upload(UploadMode::Off).with_pinned_budget(PIXELS);
     let loader = Loader::new(device, source, options)?;
 
     let (submitted, under_way) = mpsc::sync_channel::<(Sender<Answer>, Result<Event<Tokens>, Error>)>(pipeline.depth());

@@ -16,7 +16,7 @@ fn main() -> Result<(), Error> {
     })?;
     let stripes = picture(97, 201, |_, x| [127.0 + 127.0 * (x / 4.0).sin(); 3])?;
 
-    let params = TokenParams { budget: 1500, fixation: [0.5, 0.6], foveal_bias: 0.3, ..TokenParams::default() };
+    let params = TokenParams::default().with_budget(1500).with_fixation([0.5, 0.6]).with_foveal_bias(0.3);
     let pipeline = Pipeline::new(device, params)?;
     for tokens in pipeline.run(&[disc, stripes]) {
         let tokens = tokens?;

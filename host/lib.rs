@@ -171,6 +171,8 @@ pub use timeline::{
     Activity, ByLabel, Concurrency, LabelMetrics, Metrics, Span, Timeline, Trace, TrackMetrics, concurrency_check,
 };
 
+#[doc(hidden)]
+pub use thalweg_derive::__Setters;
 pub use thalweg_derive::Resource;
 
 /// The blocks of the page are tested with the documentation.

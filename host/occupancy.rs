@@ -11,6 +11,7 @@ use crate::stream::Stream;
 
 /// The number of blocks of a launch that run at once on a multiprocessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Occupancy {
     /// The blocks. On the CPU device it is 1: each of the threads that run kernels, which are its
     /// multiprocessors, runs one block at a time.

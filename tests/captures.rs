@@ -110,13 +110,11 @@ fn every_thread() {
     let paths: Vec<_> = (0..40).map(|i| folder.join(format!("{i}.ppm"))).collect();
     paths.iter().for_each(|path| std::fs::write(path, [&b"P6 20 10 255\n"[..], &[9; 600]].concat()).unwrap());
     for read in [read_ppm, upload_ppm] {
-        let options = LoaderOptions {
-            batch_size: 2,
-            decode_threads: 1,
-            upload: UploadMode::Streams,
-            upload_streams: 1,
-            ..LoaderOptions::default()
-        };
+        let options = LoaderOptions::default()
+            .with_batch_size(2)
+            .with_decode_threads(1)
+            .with_upload(UploadMode::Streams)
+            .with_upload_streams(1);
         let mut images = 0;
         for batch in Loader::new(gpu, Source::files(&paths, read), options).unwrap() {
             images += batch.unwrap().synchronize().unwrap().len();

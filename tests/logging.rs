@@ -137,7 +137,7 @@ fn a_pipeline_and_a_module_are_logged() {
     for &device in devices() {
         load_module(device);
         let image = || vec![Image::new(64, 64, vec![7; 64 * 64 * 3]).unwrap()];
-        let params = TokenParams { budget: 500, ..TokenParams::default() };
+        let params = TokenParams::default().with_budget(500);
         let (pipeline, logged) = messages(|| {
             let pipeline = Pipeline::new(device, params).unwrap();
             assert!(pipeline.run(&image()).iter().all(Result::is_ok));

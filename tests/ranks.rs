@@ -150,10 +150,13 @@ fn what_leaves_a_scope_is_checked_where_it_arrives() {
 fn a_tag_has_one_priority_in_a_scope() {
     let device = Device::new_cpu().unwrap();
     device.scope(|rank| {
-        let urgent = StreamOptions { priority: -1 };
+        let urgent = StreamOptions::default().with_priority(-1);
         assert_eq!(rank.stream_with::<Upload>(urgent).unwrap().priority(), -1);
         assert!(matches!(rank.stream::<Upload>(), Err(Error::TagBound { priority: -1, .. })));
-        assert!(matches!(rank.stream_with::<Compute>(StreamOptions { priority: 9 }), Err(Error::Parameter { .. })));
+        assert!(matches!(
+            rank.stream_with::<Compute>(StreamOptions::default().with_priority(9)),
+            Err(Error::Parameter { .. })
+        ));
     });
 }
 

@@ -1043,7 +1043,8 @@ fn absurd_numbers_are_errors() {
             assert!(matches!(refused, Error::Parameter { name: "depth", .. }), "{depth}: {refused}");
         }
         for priority in [i32::MIN, -2, 1, i32::MAX] {
-            let refused = AnyStream::with(device, thalweg::StreamOptions { priority }).unwrap_err();
+            let refused =
+                AnyStream::with(device, thalweg::StreamOptions::default().with_priority(priority)).unwrap_err();
             assert!(matches!(refused, Error::Parameter { name: "priority", .. }), "{priority}: {refused}");
         }
         assert!(Device::cuda(usize::MAX).is_err());
@@ -1193,8 +1194,7 @@ fn metadata_that_panics_ends_a_loader() {
                 })
             });
             let mut loader =
-                Loader::new(device, source, LoaderOptions { batch_size: 8, upload, ..LoaderOptions::default() })
-                    .unwrap();
+                Loader::new(device, source, LoaderOptions::default().with_batch_size(8).with_upload(upload)).unwrap();
             device.per_thread(|s| fails(s).and_then(|()| s.synchronize())).unwrap().unwrap_err();
             armed.store(true, Ordering::Relaxed);
             let error = loader.next().unwrap().map(drop).unwrap_err();

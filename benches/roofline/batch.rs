@@ -31,7 +31,7 @@ pub(crate) fn measure(bench: &mut Bencher, scene: &Scene) -> Result {
 fn graphs(bench: &mut Bencher, scene: &Scene, name: &str, query: Option<(Head, Query)>) -> Result {
     let Scene { size: Size { images, height, width, .. }, content, .. } = *scene;
     let stream = bench.stream;
-    let mut pipeline = Pipeline::new(bench.device, TokenParams { budget: TOKENS as u64, ..TokenParams::default() })?;
+    let mut pipeline = Pipeline::new(bench.device, TokenParams::default().with_budget(TOKENS as u64))?;
     if let Some((head, query)) = &query {
         pipeline = pipeline.with_query(head, query)?;
     }
@@ -175,7 +175,7 @@ type Owned<S, T> = On<S, DeviceBuffer<T>>;
 impl<S: LiveBrand> Work<S> {
     fn new(stream: &Stream<S>, layout: BatchLayout) -> Result<Self> {
         let (n, images) = (layout.patches() as usize, layout.images() as usize);
-        let params = TokenParams { patch: layout.patch(), budget: TOKENS as u64, ..TokenParams::default() };
+        let params = TokenParams::default().with_patch(layout.patch()).with_budget(TOKENS as u64);
         let (lo, hi) = (*params.sides.start(), *params.sides.end());
         let capacity = [n.min(images * (TOKENS / (lo * lo) as usize)), images * TOKENS];
         let (head, query) = head()?;

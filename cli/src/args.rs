@@ -674,15 +674,14 @@ pub(crate) struct LaunchArgs {
 impl TokensArgs {
     /// Returns the parameters of the pipeline.
     pub(crate) fn params(&self) -> TokenParams {
-        TokenParams {
-            patch: self.patch,
-            sides: self.sides.clone(),
-            budget: self.budget,
-            focus: self.focus,
-            fixation: self.fixation,
-            foveal_bias: self.foveal_bias,
-            mix: self.mix.as_ref().map(|Mix(mix)| [mix[0], mix[1], mix.get(2).copied().unwrap_or(0.0)]),
-        }
+        TokenParams::default()
+            .with_patch(self.patch)
+            .with_sides(self.sides.clone())
+            .with_budget(self.budget)
+            .with_focus(self.focus)
+            .with_fixation(self.fixation)
+            .with_foveal_bias(self.foveal_bias)
+            .with_mix(self.mix.as_ref().map(|Mix(mix)| [mix[0], mix[1], mix.get(2).copied().unwrap_or(0.0)]))
     }
 
     /// Checks what depends on several flags, so that no value parser of one flag can check it.

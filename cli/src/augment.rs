@@ -135,7 +135,7 @@ fn write_one(args: &AugmentArgs, augmentation: &Augmentation, device: Device, im
 
 fn write_sheet(args: &AugmentArgs, augmentation: Augmentation, device: Device, images: &[Image]) -> Result<(), String> {
     let stream = device.stream::<Work>().map_err(|e| e.to_string())?;
-    let augmentation = Augmentation { normalize: None, ..augmentation };
+    let augmentation = augmentation.with_normalize(None);
     let pitch = args.size + GAP;
     let (columns, rows) = (args.count + 1, images.len() as u32);
     let pixels = u64::from(columns) * u64::from(rows) * u64::from(pitch) * u64::from(pitch);

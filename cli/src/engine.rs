@@ -50,12 +50,10 @@ impl Engine {
                 Ok(Self::Profile(arr_coc_0_1::Profile::new(device, head, query)?, Duration::ZERO))
             }
             _ => {
-                let options = PipelineOptions {
-                    textures: args.textures,
-                    precision: args.precision.into(),
-                    stages: true,
-                    ..PipelineOptions::default()
-                };
+                let options = PipelineOptions::default()
+                    .with_textures(args.textures)
+                    .with_precision(args.precision.into())
+                    .with_stages(true);
                 let mut pipeline = Pipeline::with_options(device, args.params(), options)?;
                 if let Some((head, query)) = query {
                     pipeline = pipeline.with_query(head, query)?;

@@ -124,16 +124,14 @@ impl Photos {
             (true, DeviceKind::Cpu) => (DecodeBackend::Device, UploadMode::Sequential),
             (true, _) => (DecodeBackend::Device, UploadMode::Streams),
         };
-        let options = LoaderOptions {
-            batch_size: 1,
-            prefetch: CHUNK_IMAGES,
-            pinned_budget: PINNED_BYTES,
-            pixel_limit,
-            upload_streams: STREAMS,
-            upload,
-            decode,
-            ..LoaderOptions::default()
-        };
+        let options = LoaderOptions::default()
+            .with_batch_size(1)
+            .with_prefetch(CHUNK_IMAGES)
+            .with_pinned_budget(PINNED_BYTES)
+            .with_pixel_limit(pixel_limit)
+            .with_upload_streams(STREAMS)
+            .with_upload(upload)
+            .with_decode(decode);
         Loader::new(device, Source::files(paths, read), options).map_err(|e| e.to_string())
     }
 

@@ -183,7 +183,7 @@ fn peers(gpus: [Device; 2]) -> Result<(), Error> {
     for mib in [1usize, 4, 16, 64, 256, 1024] {
         let mut rates = Vec::new();
         for backend in [Backend::Peer, Backend::Host] {
-            let options = WorldOptions { backend, ..WorldOptions::default() };
+            let options = WorldOptions::default().with_backend(backend);
             let times = ranks(&gpus, options, |rank, world| -> thalweg_collective::Result<f64> {
                 let s = rank.stream::<Reduce>()?;
                 let mut comm = world.comm(s)?;
@@ -230,7 +230,7 @@ fn main() -> Result<(), Error> {
         }
     };
     assert_eq!(gpu.kind(), DeviceKind::Cuda);
-    let world = World::connect(&place, WorldOptions { backend: Backend::Nccl, ..WorldOptions::from_env()? })?;
+    let world = World::connect(&place, WorldOptions::from_env()?.with_backend(Backend::Nccl))?;
     let (rank, size, store) = (world.rank(), world.size(), world.store().reconnect()?);
     let s = gpu.stream::<Reduce>()?;
     let raw = s.raw().ok_or("a GPU has streams of the driver")?;

@@ -23,7 +23,8 @@ use crate::graph::CommGraph;
 /// The maximum sizes of buckets in bytes, unless a single gradient is larger.
 ///
 /// Few bytes use the connection badly; many leave much to do after the backward pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thalweg::__Setters)]
+#[non_exhaustive]
 pub struct BucketSizes {
     /// Of the bucket that is reduced first: it is small, so that the reduction begins early.
     pub first: usize,
@@ -332,7 +333,7 @@ mod tests {
 
     #[test]
     fn buckets_are_counted_from_the_end() {
-        let sizes = BucketSizes { first: 8, others: 40 };
+        let sizes = BucketSizes::default().with_first(8).with_others(40);
         let plan = Plan::new(&[9, 1, 1, 20, 3, 1, 1], 4, sizes);
         assert_eq!(plan.buckets, [5..7, 4..5, 3..4, 1..3, 0..1]);
         assert_eq!(plan.of, [4, 3, 3, 2, 1, 0, 0]);

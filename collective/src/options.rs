@@ -24,7 +24,14 @@ pub enum Backend {
 }
 
 /// The options of a world: timeouts, and the backend that carries out its operations.
-#[derive(Clone, Copy, Debug, PartialEq)]
+///
+/// ```
+/// use thalweg_collective::{Backend, WorldOptions};
+///
+/// let options = WorldOptions::default().with_backend(Backend::Host).with_check_consistency(true);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, thalweg::__Setters)]
+#[non_exhaustive]
 pub struct WorldOptions {
     /// The time that an operation may take from its turn on the stream on; over NCCL, the time that
     /// the stream may take for eight operations and what is between them. After that, and at most a

@@ -1,6 +1,7 @@
 //! The place of a process among the ranks: what launchers say in the environment.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use sha2::{Digest, Sha256};
 use thalweg::Device;
@@ -19,9 +20,10 @@ use crate::nccl;
 /// `MASTER_ADDR` and `MASTER_PORT` count first for every launcher. The store of the ranks listens
 /// at one of the eight ports *after* `MASTER_PORT`, because PyTorch's own store may be at that one.
 /// `THALWEG_STORE=address:port` names a store that somebody else runs, as `thalweg launch` does,
-/// and `THALWEG_SECRET` is the secret of the ranks, a random text. Without it, the number of the
-/// job takes its place, which keeps jobs apart and unauthenticated peers not. Without either, only
-/// loopback addresses can be used ([`StoreError::NoSecret`](crate::StoreError::NoSecret)).
+/// `THALWEG_HOST` is the IP address at which this rank listens, and `THALWEG_SECRET` is the secret
+/// of the ranks, a random text. Without it, the number of the job takes its place, which keeps jobs
+/// apart and unauthenticated peers not. Without either, only loopback addresses can be used
+/// ([`StoreError::NoSecret`](crate::StoreError::NoSecret)).
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RankEnv {
@@ -38,6 +40,9 @@ pub struct RankEnv {
     pub master: (String, u16),
     /// The address of a store that is there already.
     pub store: Option<String>,
+    /// The address of this machine at which this rank listens. `None` is that of the interface that
+    /// reaches the store.
+    pub host: Option<IpAddr>,
     /// The secret that the ranks prove to one another that they know.
     pub secret: Vec<u8>,
 }
@@ -45,13 +50,14 @@ pub struct RankEnv {
 impl fmt::Debug for RankEnv {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the secret, which would end in a log.
-        f.debug_struct("Place")
+        f.debug_struct("RankEnv")
             .field("rank", &self.rank)
             .field("size", &self.size)
             .field("local_rank", &self.local_rank)
             .field("local_size", &self.local_size)
             .field("master", &self.master)
             .field("store", &self.store)
+            .field("host", &self.host)
             .finish_non_exhaustive()
     }
 }
@@ -66,6 +72,7 @@ impl RankEnv {
             local_size: size,
             master: ("127.0.0.1".to_owned(), 0),
             store: Some(store.into()),
+            host: None,
             secret: secret.to_vec(),
         }
     }
@@ -125,6 +132,14 @@ impl RankEnv {
             (None, _) => return Err(missing("MASTER_ADDR", "the machine of rank 0")),
             (_, None) => return Err(missing("MASTER_PORT", "a port of the machine of rank 0")),
         };
+        let host = get("THALWEG_HOST").map(|host| match host.parse() {
+            Ok(ip) => Ok(ip),
+            Err(_) => Err(Error::Environment {
+                name: "THALWEG_HOST",
+                given: format!("`{host}`"),
+                expected: "an IP address of this machine",
+            }),
+        });
         let job = || get("TORCHELASTIC_RUN_ID").or_else(|| slurm.clone()).unwrap_or_default();
         Ok(Some(Self {
             rank,
@@ -133,6 +148,7 @@ impl RankEnv {
             local_size: on_machine.unwrap_or(size),
             master,
             store,
+            host: host.transpose()?,
             secret: get("THALWEG_SECRET").unwrap_or_else(job).into_bytes(),
         }))
     }
@@ -247,6 +263,9 @@ mod tests {
         let place =
             of(&[&mpi[..], &[("THALWEG_STORE", "[::1]:9"), ("THALWEG_SECRET", "s")]].concat()).unwrap().unwrap();
         assert_eq!((place.store.as_deref(), &place.secret[..]), (Some("[::1]:9"), &b"s"[..]));
+        assert_eq!(place.host, None);
+        let place = of(&[&torch[..], &[("THALWEG_HOST", "10.0.0.7")]].concat()).unwrap().unwrap();
+        assert_eq!(place.host, Some([10, 0, 0, 7].into()));
     }
 
     #[test]
@@ -258,6 +277,8 @@ mod tests {
         assert_eq!(wrong(&[("RANK", "0")]), "WORLD_SIZE");
         assert_eq!(wrong(&[("RANK", "-1"), ("WORLD_SIZE", "2")]), "RANK");
         assert_eq!(wrong(&[("RANK", "2"), ("WORLD_SIZE", "2")]), "RANK");
+        let alone = [("RANK", "0"), ("WORLD_SIZE", "1"), ("THALWEG_STORE", "[::1]:9")];
+        assert_eq!(wrong(&[&alone[..], &[("THALWEG_HOST", "node1")]].concat()), "THALWEG_HOST");
         assert_eq!(wrong(&[("RANK", "0"), ("WORLD_SIZE", "0")]), "RANK");
         let good = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a")];
         assert_eq!(wrong(&good), "MASTER_PORT");

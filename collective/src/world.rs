@@ -103,8 +103,8 @@ impl World {
     /// Joins the ranks of several processes, and waits until all of them are there. Between each
     /// two ranks there is a TCP connection.
     ///
-    /// The addresses are those of the interface that reaches the store; `THALWEG_HOST` names
-    /// another address of this machine.
+    /// A rank listens at the address of the interface that reaches the store, or at
+    /// [`RankEnv::host`].
     ///
     /// # Errors
     /// A rank does not come in time, has another secret, or cannot be reached. Or the secret is
@@ -113,14 +113,8 @@ impl World {
         let deadline = Instant::now() + options.connect_timeout.min(LONGEST_WAIT);
         let failed = |reason: String| Error::Connect { rank: place.rank, reason };
         let (store, server) = meeting_place(place, deadline).map_err(|why| failed(why.to_string()))?;
-        let ip = match std::env::var("THALWEG_HOST") {
-            Ok(host) if !host.is_empty() => host.parse().map_err(|_| Error::Environment {
-                name: "THALWEG_HOST",
-                given: format!("`{host}`"),
-                expected: "an IP address of this machine",
-            })?,
-            _ => store.local_ip().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-        };
+        let nearest = || store.local_ip().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let ip = place.host.unwrap_or_else(nearest);
         let listener = Listener::new(ip, place.rank, &place.secret).map_err(|why| failed(format!("{ip}: {why}")))?;
         let address = listener.address().map_err(|why| failed(why.to_string()))?.to_string();
         let left = || deadline.saturating_duration_since(Instant::now());
@@ -174,7 +168,7 @@ impl World {
 
     /// Opens the device of this rank: the one that `THALWEG_DEVICE` names, otherwise [its
     /// GPU](RankEnv::gpu), or the CPU device on a machine [without a
-    /// GPU](thalweg::Error::means_no_gpu).
+    /// GPU](thalweg::Error::means_no_gpu). The call reads the variable.
     ///
     /// # Errors
     /// [`Error::NoGpu`] if the machine has fewer GPUs than ranks, or its driver or the GPU fails:
@@ -220,7 +214,8 @@ impl World {
     ///
     /// Ranks that are processes get [`Error::SharedDevice`] if NCCL is to carry out their
     /// operations and they have the same GPU. From NCCL 2.30 on they may have, if the environment
-    /// of every rank has `NCCL_MULTI_RANK_GPU_ENABLE=1`. So programs can be tried on one GPU.
+    /// of every rank has `NCCL_MULTI_RANK_GPU_ENABLE=1`, which this call reads. So programs can be
+    /// tried on one GPU. The first call on a GPU also reads `THALWEG_NCCL`, the file of NCCL.
     /// Operations are slow there, because it runs the processes in turns.
     pub fn comm<S: LiveBrand>(self, stream: Stream<S>) -> Result<Comm<S>> {
         if stream.is_foreign() {

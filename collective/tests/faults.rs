@@ -67,7 +67,7 @@ fn mismatch(failure: Failure, seq: u64, differing: &[usize], text: &str) {
 #[test]
 fn ranks_that_differ_are_named() {
     for (over, compare) in [(Over::Memory, false), (Over::Memory, true), (Over::Tcp, false), (Over::Tcp, true)] {
-        let options = WorldOptions { check_consistency: compare, ..options(LONG) };
+        let options = options(LONG).with_check_consistency(compare);
         let of = |f: fn(usize, &mut C<'_>) -> Result<()>| failure(over, 3, options, f);
         let operation = of(|rank, comm| {
             comm.barrier()?;
@@ -224,7 +224,7 @@ fn what_is_before_an_operation_over_peer_copies_takes_its_time() {
 /// A rank that hangs before a call is late too if the ranks compare first.
 #[test]
 fn a_rank_that_does_not_call_is_named() {
-    let options = WorldOptions { check_consistency: true, ..options(SHORT) };
+    let options = options(SHORT).with_check_consistency(true);
     let failure = failure(Over::Tcp, 2, options, |rank, comm| {
         while rank == 0 && comm.failure().is_none() {
             thread::sleep(Duration::from_millis(1));
@@ -333,7 +333,7 @@ fn a_store_that_goes_away() {
     for compare in [false, true] {
         let server = Mutex::new(Some(StoreServer::bind("127.0.0.1:0", b"s", StoreLimits::default()).unwrap()));
         let store = server.lock().unwrap().as_ref().unwrap().address().to_string();
-        let options = WorldOptions { check_consistency: compare, ..options(LONG) };
+        let options = options(LONG).with_check_consistency(compare);
         let ended = thalweg::for_each_device(&own_devices(2), |rank| -> Result<()> {
             let world = World::connect(&RankEnv::with_store(rank.index(), 2, &store, b"s"), options)?;
             let mut comm = world.comm(rank.stream::<Reduce>()?)?;
@@ -372,7 +372,7 @@ fn a_failure_is_of_its_own_ranks() {
     let server = StoreServer::bind("127.0.0.1:0", b"s", StoreLimits::default()).unwrap();
     let store = server.address().to_string();
     let round = |fails: bool, compare: bool, timeout: Duration| {
-        let options = WorldOptions { check_consistency: compare, ..options(timeout) };
+        let options = options(timeout).with_check_consistency(compare);
         let ended = thalweg::for_each_device(&own_devices(2), |rank| -> Result<()> {
             let world = World::connect(&RankEnv::with_store(rank.index(), 2, &store, b"s"), options)?;
             let mut comm = world.comm(rank.stream::<Reduce>()?)?;
@@ -397,10 +397,7 @@ fn ranks_that_do_not_meet() {
     let server = StoreServer::bind("127.0.0.1:0", b"s", StoreLimits::default()).unwrap();
     let join = |secret: &[u8]| {
         let place = RankEnv::with_store(1, 3, server.address().to_string(), secret);
-        World::connect(&place, WorldOptions { connect_timeout: SHORT, ..WorldOptions::default() })
-            .map(drop)
-            .unwrap_err()
-            .to_string()
+        World::connect(&place, WorldOptions::default().with_connect_timeout(SHORT)).map(drop).unwrap_err().to_string()
     };
     let alone = join(b"s");
     assert!(alone.starts_with("rank 1 could not join the other ranks: ranks 0 and 2 did not come"), "{alone}");

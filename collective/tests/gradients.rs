@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use thalweg::{Device, DeviceRank, stream_tags};
 use thalweg_collective::overlap::data_parallel;
-use thalweg_collective::{BucketSizes, Error, Gradients, Mean, Result, World, WorldOptions, ranks};
+use thalweg_collective::{BucketSizes, Error, Gradients, Mean, Result, World, ranks};
 
 use crate::support::{LONG, Over, options, own_devices, run};
 
@@ -57,7 +57,7 @@ fn means(rank: DeviceRank<'_>, world: World, [first, others]: [usize; 2]) -> Res
     let (index, size) = (world.rank(), world.size());
     let compute = rank.stream::<Compute>()?;
     let mut comm = world.comm(rank.stream::<Reduce>()?)?;
-    let mut gradients = Gradients::new(&compute, &LENS, BucketSizes { first, others })?;
+    let mut gradients = Gradients::new(&compute, &LENS, BucketSizes::default().with_first(first).with_others(others))?;
     let n = gradients.len();
     for step in 0..4 {
         // What both closures get: the end of the bucket that comes next.
@@ -109,7 +109,7 @@ fn every_rank_gets_the_means_in_any_order() {
 fn every_rank_gets_the_means_in_pieces_over_peer_copies() {
     for devices in [2, 5, 8].map(own_devices).into_iter().chain(crate::support::gpus()) {
         for sizes in SIZES {
-            let options = WorldOptions { piece: 64, ..options(LONG) };
+            let options = options(LONG).with_piece(64);
             let results = run(Over::Peer, &devices, options, |rank, world| means(rank, world, sizes));
             results.into_iter().for_each(|result| result.unwrap());
         }
@@ -123,7 +123,8 @@ fn buckets_over_peer_copies_come_straight_from_the_pass() {
     let results = run(Over::Peer, &own_devices(2), options(LONG), |rank, world| -> Result<()> {
         let (compute, reduce) = (rank.stream::<Compute>()?, rank.stream::<Reduce>()?);
         let mut comm = world.comm(reduce)?;
-        let gradients = Gradients::<_, f32>::new(&compute, &[10, 10], BucketSizes { first: 0, others: 0 })?;
+        let gradients =
+            Gradients::<_, f32>::new(&compute, &[10, 10], BucketSizes::default().with_first(0).with_others(0))?;
         let (first, second, behind) = (Gate::default(), Gate::default(), Gate::default());
         let (mut pass, mut grads) = comm.backward(Mean, gradients)?;
         let (gate, opened) = (second.clone(), behind.clone());
@@ -217,7 +218,8 @@ fn reduction_runs_beside_the_pass_and_updates_beside_reduction() {
     let results = ranks(&own_devices(2), options(LONG), |rank, world| -> Result<()> {
         let (compute, reduce) = (rank.stream::<Compute>()?, rank.stream::<Reduce>()?);
         let mut comm = world.comm(reduce)?;
-        let gradients = Gradients::<_, f32>::new(&compute, &[10, 10], BucketSizes { first: 0, others: 0 })?;
+        let gradients =
+            Gradients::<_, f32>::new(&compute, &[10, 10], BucketSizes::default().with_first(0).with_others(0))?;
         let (reduced, updated) = (Gate::default(), Gate::default());
         let (mut pass, mut grads) = comm.backward(Mean, gradients)?;
         let (last, first) = (grads.pop().unwrap(), grads.pop().unwrap());

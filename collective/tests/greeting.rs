@@ -70,7 +70,7 @@ impl Door {
         let store = Self { address: store.address(), server: store, purpose: "store", then: set("key"), rank: None };
         let server = server();
         let place = RankEnv::with_store(0, 2, server.address().to_string(), SECRET);
-        let options = WorldOptions { connect_timeout: LONG, ..WorldOptions::default() };
+        let options = WorldOptions::default().with_connect_timeout(LONG);
         let rank = thread::spawn(move || drop(World::connect(&place, options).unwrap()));
         let meeting = Store::connect(server.address(), SECRET, LONG).unwrap();
         let all = meeting.all_gather("thalweg/addresses", 1, 2, b"127.0.0.1:1", LONG).unwrap();
@@ -271,7 +271,7 @@ impl Caller {
                     meeting.all_gather("thalweg/addresses", 0, 2, address.to_string().as_bytes(), LONG).unwrap()
                 });
                 let place = RankEnv::with_store(1, 2, server.address().to_string(), SECRET);
-                let joined = World::connect(&place, WorldOptions { connect_timeout: LONG, ..WorldOptions::default() });
+                let joined = World::connect(&place, WorldOptions::default().with_connect_timeout(LONG));
                 joined.map(drop).map_err(|why| why.to_string())
             }
         };
@@ -386,10 +386,7 @@ fn an_empty_secret_is_for_loopback_addresses_only() {
     let join = |rank, host: &str| {
         let mut place = RankEnv::with_store(rank, 2, "", b"");
         (place.store, place.master) = (None, (host.to_owned(), 40_000));
-        World::connect(&place, WorldOptions { connect_timeout: LONG, ..WorldOptions::default() })
-            .map(drop)
-            .unwrap_err()
-            .to_string()
+        World::connect(&place, WorldOptions::default().with_connect_timeout(LONG)).map(drop).unwrap_err().to_string()
     };
     assert_eq!(join(0, "0.0.0.0"), format!("rank 0 could not join the other ranks: {}", refused("0.0.0.0")));
     assert_eq!(join(1, "192.0.2.1"), format!("rank 1 could not join the other ranks: {}", refused("192.0.2.1")));
@@ -397,9 +394,7 @@ fn an_empty_secret_is_for_loopback_addresses_only() {
     let (a, b) = (Store::connect(server.address(), b"", LONG).unwrap(), server.address().to_string());
     thread::spawn(move || a.all_gather("thalweg/addresses", 0, 2, b"192.0.2.1:9", LONG).unwrap());
     let place = RankEnv::with_store(1, 2, b, b"");
-    let joined = World::connect(&place, WorldOptions { connect_timeout: LONG, ..WorldOptions::default() })
-        .map(drop)
-        .unwrap_err();
+    let joined = World::connect(&place, WorldOptions::default().with_connect_timeout(LONG)).map(drop).unwrap_err();
     assert_eq!(joined.to_string(), format!("rank 1 could not join the other ranks: {}", refused("192.0.2.1")));
     assert!(started.elapsed() < LONG, "it tried until the end");
 }

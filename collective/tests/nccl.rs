@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use thalweg::{At, Device, DeviceSlice, LiveBrand, stream_tags};
-use thalweg_collective::{Backend, Comm, Error, Result, Store, Sum, World, WorldOptions, ranks};
+use thalweg_collective::{Backend, Comm, Error, Result, Store, Sum, World, ranks};
 
 use crate::support::children::{RANK_OF, Ranks};
 use crate::support::{LONG, Over, gpus, one_gpu, options, processes_have_gpus};
@@ -59,7 +59,7 @@ fn again() {
 
 /// Both ranks in this process.
 fn threads(scenario: &str) {
-    let options = WorldOptions { backend: Backend::Nccl, ..options(Duration::from_secs(8)) };
+    let options = options(Duration::from_secs(8)).with_backend(Backend::Nccl);
     let started = std::panic::catch_unwind(|| {
         ranks(&gpus().unwrap(), options, |rank, world| {
             let mut comm = world.comm(rank.stream::<Reduce>().unwrap()).unwrap();
@@ -387,7 +387,7 @@ fn communicators_leave_nothing() {
         assert!(free.len() == 5 && free[1].abs_diff(free[4]) < 16, "MiB free after each: {free:?}");
     }
     let Some(gpus) = gpus() else { return };
-    let options = WorldOptions { backend: Backend::Nccl, ..options(LONG) };
+    let options = options(LONG).with_backend(Backend::Nccl);
     let mut free = Vec::new();
     for _ in 0..5 {
         ranks(&gpus, options, |rank, world| {
@@ -406,7 +406,7 @@ fn communicators_leave_nothing() {
 fn a_gpu_is_shared_by_processes_that_ask_for_it() {
     let Some(_turn) = turn() else { return };
     // Threads that join as processes do.
-    let options = WorldOptions { backend: Backend::Nccl, ..options(LONG) };
+    let options = options(LONG).with_backend(Backend::Nccl);
     for said in crate::support::run(Over::Tcp, &[Device::cuda(0).unwrap(); 2], options, |rank, world| {
         world.comm(rank.stream::<Reduce>().unwrap()).map(drop).unwrap_err().to_string()
     }) {

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use thalweg::simt::{bf16, f16};
 use thalweg::{DeviceRank, stream_tags};
 use thalweg_collective::{
-    Backend, CollectiveElement, Comm, Error, Max, Mean, Min, Reduction, Result, Sum, World, WorldOptions, ranks,
+    Backend, CollectiveElement, Comm, Error, Max, Mean, Min, Reduction, Result, Sum, World, ranks,
 };
 
 use crate::support::{LONG, Over, one_device, options, own_devices, run};
@@ -222,7 +222,7 @@ fn over_peer_copies() {
 #[test]
 fn sums_in_pieces_over_peer_copies() {
     for devices in [2, 3, 5, 8].map(own_devices).into_iter().chain(crate::support::gpus()) {
-        let (size, options) = (devices.len(), WorldOptions { piece: 64, ..options(LONG) });
+        let (size, options) = (devices.len(), options(LONG).with_piece(64));
         let results = run(Over::Peer, &devices, options, |rank, world| -> Result<()> {
             let mut comm = world.comm(rank.stream::<Reduce>()?)?;
             for n in [1, size - 1, size + 1, 64 * size, 2003] {
@@ -253,7 +253,7 @@ fn sums_in_pieces_over_peer_copies() {
 #[test]
 fn ranks_that_come_at_different_times_over_peer_copies() {
     let pause = |number: usize| std::thread::sleep(std::time::Duration::from_micros(number as u64 * 7919 % 1500));
-    let options = WorldOptions { piece: 256, ..options(LONG) };
+    let options = options(LONG).with_piece(256);
     let results = run(Over::Peer, &own_devices(3), options, |rank, world| -> Result<()> {
         let (s, index) = (rank.stream::<Reduce>()?, rank.index());
         let mut comm = world.comm(s)?;
@@ -291,7 +291,7 @@ fn on_gpus() {
         (Backend::Host, Over::Tcp),
         (Backend::Peer, Over::Peer),
     ] {
-        let options = WorldOptions { backend, ..options(LONG) };
+        let options = options(LONG).with_backend(backend);
         let results = run(over, &gpus, options, |rank, world| {
             everything(rank, world).and_then(|()| Ok(rank.device().check()?))
         });
@@ -333,7 +333,7 @@ fn on_gpus_in_processes() {
 #[test]
 fn compared_before_each_call() {
     for over in [Over::Memory, Over::Tcp, Over::Peer] {
-        let options = WorldOptions { check_consistency: true, ..options(LONG) };
+        let options = options(LONG).with_check_consistency(true);
         let results = run(over, &one_device(3), options, |rank, world| -> Result<()> {
             let mut comm = world.comm(rank.stream::<Reduce>()?)?;
             reductions::<f32, _>(&mut comm, Sum, "sum", 100)?;

@@ -56,7 +56,13 @@ fn keys_values_and_waits() {
 
 #[test]
 fn limits_hold() {
-    let limits = StoreLimits { key: 10, value: 100, entries: 5, bytes: 300, connections: 3, ranks: 4 };
+    let limits = StoreLimits::default()
+        .with_key(10)
+        .with_value(100)
+        .with_entries(5)
+        .with_bytes(300)
+        .with_connections(3)
+        .with_ranks(4);
     let server = server(limits);
     let store = client(&server);
     let refused =
@@ -190,7 +196,7 @@ fn a_store_that_ends_wakes_who_waits() {
 /// nothing.
 #[test]
 fn meetings_that_are_too_large_leave_nothing() {
-    let limits = StoreLimits { entries: 2, ..StoreLimits::default() };
+    let limits = StoreLimits::default().with_entries(2);
     let server = server(limits);
     let stores: Vec<Store> = (0..40).map(|_| client(&server)).collect();
     let part = vec![7; 60 << 10];

@@ -97,7 +97,7 @@ pub enum UsedBackend {
 
 impl CublasLt {
     /// Loads the library, and prepares it for a device. Later calls for the same device return the
-    /// same.
+    /// same. The first call of a process reads `THALWEG_CUBLASLT`, the file of the library.
     ///
     /// # Errors
     /// The device is no GPU ([`Error::Parameter`]), the library cannot be loaded ([`Error::File`],

@@ -3,6 +3,7 @@
 
 mod clause;
 mod instances;
+mod setters;
 
 use proc_macro::TokenStream;
 use proc_macro2::{Ident, Span};
@@ -35,6 +36,15 @@ use syn::{Data, DeriveInput, Error, Fields, Result, parse_macro_input};
 pub fn derive_resource(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     expand(&input).unwrap_or_else(Error::into_compile_error).into()
+}
+
+/// Gives a struct of options a method `with_FIELD` for each public field, which sets it. Structs of
+/// options are `#[non_exhaustive]`, so programs begin with the default and set what they need.
+#[doc(hidden)]
+#[proc_macro_derive(__Setters)]
+pub fn __derive_setters(input: TokenStream) -> TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    setters::expand(&input).into()
 }
 
 /// Widens the constants in a clause of `kernel!`, which expands to it.

@@ -144,6 +144,7 @@ pub enum ChunkOrder {
 
 /// The chosen order, and the reason, which `Display` writes as a line of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Choice {
     /// The order to use.
     pub order: ChunkOrder,

@@ -30,6 +30,7 @@ const DEPTH: usize = 3;
 /// Percentiles of the latencies of many samples. A percentile is the smallest latency that so many
 /// per cent of the samples do not exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Latency {
     /// The median, 50 %.
     pub p50: Duration,
@@ -61,6 +62,7 @@ impl fmt::Display for Latency {
 /// The result of [`measure_priority`]. A latency is the host time from the start of enqueueing
 /// urgent work until the host knows that the work is done.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct PriorityGain {
     /// The time of one piece of background work alone, from enqueueing to its end.
     pub background: Duration,
@@ -132,7 +134,7 @@ pub fn measure_priority<B: Resource, U: Resource>(
     let first = *device.priorities().start();
     let ahead = match first {
         0 => None,
-        _ => Some(AnyStream::with(device, StreamOptions { priority: first })?),
+        _ => Some(AnyStream::with(device, StreamOptions::default().with_priority(first))?),
     };
 
     let mut sample = |stream: &AnyStream| {

@@ -20,6 +20,7 @@ use crate::timeline::{Activity, Timeline};
 
 /// The cost of handing slots over, there and back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Handoffs {
     /// The number of recorded events.
     pub events: usize,

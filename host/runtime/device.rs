@@ -46,6 +46,18 @@ pub enum DeviceKind {
 /// println!("{gpu}: {}, {} MiB", gpu.name(), gpu.total_memory() >> 20);
 /// # Ok::<(), thalweg::Error>(())
 /// ```
+///
+/// # Environment
+/// The functions that open a device read these variables, and no other function of this crate does,
+/// but for `NVTX_INJECTION64_PATH` of a profiler.
+///
+/// | variable | read by | meaning |
+/// |---|---|---|
+/// | `THALWEG_DEVICE` | [`best`](Device::best), [`from_environment`](Device::from_environment) | the device: `auto`, `cpu` or `cuda:N` |
+/// | `THALWEG_CPU_THREADS` | all that open a CPU device | the number of its threads |
+/// | `THALWEG_CHECK` | the same | `1`: it is a [checked](Device::checked_cpu) one |
+/// | `THALWEG_CHECK_SEED` | all that open a checked device | the seed of its order |
+/// | `THALWEG_LAUNCH_BLOCKING` | all that open a device | `1`: a launch [waits for its kernel](Device::set_launch_blocking) |
 #[derive(Clone, Copy)]
 pub struct Device(&'static DeviceInner);
 

@@ -13,7 +13,16 @@ use crate::error::{Error, Result};
 use crate::lock;
 
 /// The options of a new stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+///
+/// ```
+/// use thalweg::{AnyStream, Device, StreamOptions};
+///
+/// let gpu = Device::best()?;
+/// let urgent = AnyStream::with(gpu, StreamOptions::default().with_priority(*gpu.priorities().start()))?;
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, thalweg_derive::__Setters)]
+#[non_exhaustive]
 pub struct StreamOptions {
     /// The priority: one of [`Device::priorities`], where smaller is more urgent. It is a hint for
     /// the scheduler: blocks of an urgent stream start first. Running blocks are not interrupted,

@@ -15,6 +15,7 @@ use crate::source::{Sample, Source};
 /// A file, and the class that its folder stands for: what [`Source::image_folder`] gives each
 /// sample as metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Labeled {
     /// The index of the class in [`ImageFolder::classes`].
     pub label: u32,
@@ -24,6 +25,7 @@ pub struct Labeled {
 
 /// The images and the classes that [`Source::image_folder`] finds.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct ImageFolder {
     /// The files of all classes: those of class 0 first, and those of a class in order of path.
     pub source: Source<Labeled>,

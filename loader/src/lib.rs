@@ -24,7 +24,7 @@
 //!     })
 //! });
 //! let gpu = Device::best()?;
-//! let mut loader = Loader::new(gpu, source, LoaderOptions { batch_size: 4, ..LoaderOptions::default() })?;
+//! let mut loader = Loader::new(gpu, source, LoaderOptions::default().with_batch_size(4))?;
 //!
 //! stream_tags!(Compute);
 //! let compute = gpu.stream::<Compute>()?;
@@ -50,6 +50,8 @@
 //! ([`UploadPlan`]). Otherwise `next` uploads and waits, with the same result. **Tasks** use the
 //! loader as a [`Stream`](futures_core::Stream). **Checkpoints** keep its [`LoaderState`]. The
 //! loader reports decisions, fallbacks and skipped samples through the [`log`] crate.
+//!
+//! [`Loader::new`] reads these variables:
 //!
 //! | variable | overrides |
 //! |---|---|
@@ -93,9 +95,7 @@ pub use formats::{read_ppm, upload_ppm};
 pub use image_sink::ImageSink;
 pub use loader::Loader;
 pub use loader_state::LoaderState;
-#[cfg(feature = "jpeg-device")]
-pub use options::DecodeBackend;
-pub use options::{LoaderOptions, UploadMode};
+pub use options::{DecodeBackend, LoaderOptions, UploadMode};
 #[cfg(feature = "image")]
 pub use photo::{decode_photo, read_photo};
 pub use source::{Sample, Source};

@@ -50,7 +50,8 @@ pub struct Loader<M: Clone + Send + 'static> {
 pub(crate) type NewStream = fn(Device) -> Result<AnyStream>;
 
 impl<M: Clone + Send + 'static> Loader<M> {
-    /// Loads the samples of `source` to `device`. The threads start to decode at once.
+    /// Loads the samples of `source` to `device`. The threads start to decode at once. Variables of
+    /// the environment ([list](crate)) go before some of the options.
     ///
     /// # Errors
     /// An option or an environment variable is out of its range, the source cannot be shuffled, or
@@ -167,7 +168,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
     /// let source = || Source::indexed(10, |index| {
     ///     Sample::new("", index, |sink| Ok(sink.rgb(1, 1)?.fill(0)))
     /// });
-    /// let options = LoaderOptions { batch_size: 3, shuffle: Some(1), ..LoaderOptions::default() };
+    /// let options = LoaderOptions::default().with_batch_size(3).with_shuffle(Some(1));
     /// let cpu = Device::cpu()?;
     /// let mut loader = Loader::new(cpu, source(), options.clone())?;
     /// loader.next().unwrap()?;

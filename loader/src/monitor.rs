@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn memory_is_mentioned_when_a_threshold_is_passed() {
         let cpu = Device::cpu().unwrap();
-        let options = LoaderOptions { device_warning: 0.5, pinned_warning: 1000, ..LoaderOptions::default() };
+        let options = LoaderOptions::default().with_device_warning(0.5).with_pinned_warning(1000);
         let mut monitor = MemoryMonitor::new(&options);
         assert_eq!(monitor.judge(cpu, 50, 100, 1000), [None, None]);
         let [device, pinned] = monitor.judge(cpu, 51, 100, 1001);
@@ -104,8 +104,9 @@ mod tests {
 
         // The lower one of the two thresholds counts.
         for (device_warning, device_warning_bytes) in [(0.5, 90), (0.9, 50)] {
-            let mut monitor =
-                MemoryMonitor::new(&LoaderOptions { device_warning, device_warning_bytes, ..options.clone() });
+            let mut monitor = MemoryMonitor::new(
+                &options.clone().with_device_warning(device_warning).with_device_warning_bytes(device_warning_bytes),
+            );
             assert_eq!(monitor.judge(cpu, 50, 100, 0), [None, None]);
             assert_eq!(
                 monitor.judge(cpu, 51, 100, 0)[0].as_deref(),

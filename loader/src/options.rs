@@ -30,20 +30,18 @@ pub enum UploadMode {
 /// assert_eq!("device".parse::<DecodeBackend>()?, DecodeBackend::Device);
 /// # Ok::<(), thalweg::Error>(())
 /// ```
-#[cfg(feature = "jpeg-device")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DecodeBackend {
     /// On a GPU, the device decodes them. On the CPU device, the host's decoder does, which is
     /// faster there.
     #[default]
     Auto,
-    /// The device decodes them, also the CPU device.
+    /// The device decodes them, also the CPU device. This needs the feature `jpeg-device`.
     Device,
     /// The host's decoder decodes them.
     Host,
 }
 
-#[cfg(feature = "jpeg-device")]
 impl DecodeBackend {
     /// Whether a device of this kind decodes.
     #[must_use]
@@ -52,7 +50,6 @@ impl DecodeBackend {
     }
 }
 
-#[cfg(feature = "jpeg-device")]
 impl std::str::FromStr for DecodeBackend {
     type Err = Error;
     fn from_str(text: &str) -> Result<Self> {
@@ -74,9 +71,10 @@ impl std::str::FromStr for DecodeBackend {
 /// ```
 /// use thalweg_loader::LoaderOptions;
 ///
-/// let options = LoaderOptions { batch_size: 32, shuffle: Some(42), shard: (0, 8), ..LoaderOptions::default() };
+/// let options = LoaderOptions::default().with_batch_size(32).with_shuffle(Some(42)).with_shard((0, 8));
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thalweg::__Setters)]
+#[non_exhaustive]
 pub struct LoaderOptions {
     /// Images in a batch; at least 1. Default 16.
     pub batch_size: usize,
@@ -111,8 +109,8 @@ pub struct LoaderOptions {
     /// The way in which batches come to the device.
     pub upload: UploadMode,
     /// The decoder of JPEG files that [`read_photo`](crate::read_photo) reads. With
-    /// [`UploadMode::Off`] that is the host. `THALWEG_DECODE` decides where this says
-    /// [`DecodeBackend::Auto`].
+    /// [`UploadMode::Off`], or without the feature `jpeg-device`, that is the host.
+    /// `THALWEG_DECODE` decides where this says [`DecodeBackend::Auto`].
     ///
     /// If the device decodes, a file is read straight into page-locked memory, and its coded data
     /// alone crosses the bus. [`Batch::pixels`](crate::Batch::pixels) of such an image is empty.
@@ -120,7 +118,6 @@ pub struct LoaderOptions {
     /// scans, such as progressive ones, the host decodes the scans, and the device makes the
     /// pixels. What it cannot decode (CMYK and a few others), the host's decoder does:
     /// [`Loader::left_device`](crate::Loader::left_device).
-    #[cfg(feature = "jpeg-device")]
     pub decode: DecodeBackend,
     /// Streams that upload; each batch goes to the next of them in turn, and the order of the
     /// batches stays. There are never more than [`prefetch`](LoaderOptions::prefetch), and at
@@ -169,7 +166,6 @@ impl Default for LoaderOptions {
             shard: (0, 1),
             skip_errors: false,
             upload: UploadMode::Auto,
-            #[cfg(feature = "jpeg-device")]
             decode: DecodeBackend::Auto,
             upload_streams: 1,
             stream_bytes: 1 << 20,
@@ -201,8 +197,8 @@ impl LoaderOptions {
         self.decode_threads =
             number("THALWEG_LOADER_THREADS", "a number of threads", 1)?.unwrap_or(self.decode_threads);
         self.stream_bytes = number("THALWEG_LOADER_STREAM_BYTES", "a number of bytes", 0)?.unwrap_or(self.stream_bytes);
-        #[cfg(feature = "jpeg-device")]
-        if self.decode == DecodeBackend::Auto
+        if cfg!(feature = "jpeg-device")
+            && self.decode == DecodeBackend::Auto
             && let Some(text) = environment("THALWEG_DECODE")
         {
             self.decode = text.to_string_lossy().parse().map_err(|_| Error::Parameter {
@@ -218,8 +214,11 @@ impl LoaderOptions {
             |name, given: String, expected: &str| Err(Error::Parameter { name, given, expected: expected.into() });
         let (rank, world) = self.shard;
         match () {
-            () if self.batch_size == 0 => refuse("batch", "0".into(), "at least 1"),
+            () if self.batch_size == 0 => refuse("batch_size", "0".into(), "at least 1"),
             () if self.prefetch == 0 => refuse("prefetch", "0".into(), "at least 1"),
+            () if self.decode == DecodeBackend::Device && !cfg!(feature = "jpeg-device") => {
+                refuse("decode", "DecodeBackend::Device".into(), "auto or host without the feature `jpeg-device`")
+            }
             () if !(1..=64).contains(&self.upload_streams) => {
                 refuse("upload_streams", self.upload_streams.to_string(), "from 1 to 64")
             }

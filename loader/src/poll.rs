@@ -41,7 +41,7 @@ use crate::lock;
 /// let source = Source::indexed(5, |index| {
 ///     Sample::new("", index, |sink| Ok(sink.rgb(1, 1)?.fill(0)))
 /// });
-/// let mut loader = Loader::new(Device::cpu()?, source, LoaderOptions { batch_size: 2, ..LoaderOptions::default() })?;
+/// let mut loader = Loader::new(Device::cpu()?, source, LoaderOptions::default().with_batch_size(2))?;
 /// let mut seen = Vec::new();
 /// block_on(async {
 ///     // With the crate `futures` this is `while let Some(batch) = StreamExt::next(&mut loader).await`.

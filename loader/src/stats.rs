@@ -12,7 +12,7 @@ use std::time::Duration;
 /// let source = Source::indexed(6, |index| {
 ///     Sample::new(format!("image {index}"), (), |sink| Ok(sink.rgb(2, 2)?.fill(0)))
 /// });
-/// let mut loader = Loader::new(Device::cpu()?, source, LoaderOptions { batch_size: 2, ..LoaderOptions::default() })?;
+/// let mut loader = Loader::new(Device::cpu()?, source, LoaderOptions::default().with_batch_size(2))?;
 /// loader.by_ref().try_for_each(|batch| batch.map(drop))?;
 /// let stats = loader.stats();
 /// assert_eq!((stats.decoding.count, stats.uploading.count, stats.ready.count), (6, 3, 3));
@@ -21,6 +21,7 @@ use std::time::Duration;
 /// # Ok::<(), thalweg::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stats {
     /// Images decoded.
     pub images: u64,
@@ -62,6 +63,7 @@ pub struct Stats {
 
 /// The count and the times of a stage of a loader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StageStats {
     /// The number of runs.
     pub count: u64,

@@ -27,7 +27,7 @@ fn source() -> Source<u64> {
 }
 
 fn options(upload: UploadMode) -> LoaderOptions {
-    let options = LoaderOptions { batch_size: 4, decode_threads: 3, upload, ..LoaderOptions::default() };
+    let options = LoaderOptions::default().with_batch_size(4).with_decode_threads(3).with_upload(upload);
     options.settle(|_| None).unwrap()
 }
 
@@ -109,7 +109,7 @@ fn polled(loader: &mut Loader<u64>) -> usize {
 fn a_task_gets_all_batches_without_a_stream() {
     for device in Device::all() {
         let no_stream: NewStream = |_| Err(Error::Thread { reason: "no stream".into() });
-        let options = LoaderOptions { upload_streams: 3, prefetch: 3, ..options(UploadMode::Streams) };
+        let options = options(UploadMode::Streams).with_upload_streams(3).with_prefetch(3);
         let mut loader = Loader::with(device, source(), options, |pool, bytes| pool.take(bytes), no_stream).unwrap();
         assert_eq!(polled(&mut loader), 9);
     }
@@ -119,7 +119,7 @@ fn a_task_gets_all_batches_without_a_stream() {
 #[test]
 fn a_task_without_streams_stays_without() {
     for device in Device::all() {
-        let options = LoaderOptions { batch_size: 1, ..options(UploadMode::Sequential) };
+        let options = options(UploadMode::Sequential).with_batch_size(1);
         let mut loader = Loader::new(device, source(), options).unwrap();
         for _ in 0..6 {
             assert_eq!(polled(&mut loader), 9);
@@ -187,7 +187,8 @@ fn batches_are_uploaded_ahead() {
                     Ok(())
                 })
             });
-            let options = LoaderOptions { batch_size: 1, decode_threads: 1, prefetch, ..options(UploadMode::Streams) };
+            let options =
+                options(UploadMode::Streams).with_batch_size(1).with_decode_threads(1).with_prefetch(prefetch);
             let mut loader = Loader::new(device, source, options).unwrap();
             for taken in 0..5 {
                 let batch = loader.next().unwrap().unwrap().synchronize().unwrap(); // the first starts the thread that uploads
@@ -275,7 +276,7 @@ fn a_failure_is_told_in_every_later_epoch() {
             if index == 1 { Err("its metadata panics".into()) } else { Ok(()) }
         })
     });
-    let options = LoaderOptions { batch_size: 1, decode_threads: 1, ..options(UploadMode::Streams) };
+    let options = options(UploadMode::Streams).with_batch_size(1).with_decode_threads(1);
     let mut loader = Loader::new(Device::cpu().unwrap(), samples, options).unwrap();
     drop(loader.next().unwrap().unwrap());
     taken.store(true, Ordering::SeqCst);
@@ -305,7 +306,7 @@ fn an_epoch_starts_although_a_destructor_panics() {
             Ok(())
         })
     });
-    let options = LoaderOptions { batch_size: 1, decode_threads: 1, ..options(UploadMode::Sequential) };
+    let options = options(UploadMode::Sequential).with_batch_size(1).with_decode_threads(1);
     let mut loader = Loader::new(Device::cpu().unwrap(), samples, options).unwrap();
     let queue = loader.queue.clone();
     let patience = Duration::from_secs(20);
@@ -332,8 +333,7 @@ fn an_epoch_starts_although_a_destructor_panics() {
 #[test]
 fn the_environment_overrides_and_is_checked() {
     let settle = |name: &'static str, value: &'static str| {
-        LoaderOptions { decode_threads: 7, ..LoaderOptions::default() }
-            .settle(move |asked| (asked == name).then(|| value.into()))
+        LoaderOptions::default().with_decode_threads(7).settle(move |asked| (asked == name).then(|| value.into()))
     };
     assert_eq!(settle("OTHER", "1").unwrap().decode_threads, 7);
     assert_eq!(settle("THALWEG_LOADER_THREADS", "3").unwrap().decode_threads, 3);
@@ -357,16 +357,15 @@ fn options_are_checked() {
         let error = options.settle(|_| None).unwrap_err();
         assert!(matches!(error, Error::Parameter { name: n, .. } if n == name), "{error}");
     };
-    refused(LoaderOptions { batch_size: 0, ..LoaderOptions::default() }, "batch");
-    refused(LoaderOptions { prefetch: 0, ..LoaderOptions::default() }, "prefetch");
-    refused(LoaderOptions { upload_streams: 0, ..LoaderOptions::default() }, "upload_streams");
-    refused(LoaderOptions { upload_streams: 65, ..LoaderOptions::default() }, "upload_streams");
-    refused(LoaderOptions { shard: (1, 1), ..LoaderOptions::default() }, "shard");
-    refused(LoaderOptions { shard: (0, 0), ..LoaderOptions::default() }, "shard");
-    refused(LoaderOptions { device_warning: f64::NAN, ..LoaderOptions::default() }, "device_warning");
+    refused(LoaderOptions::default().with_batch_size(0), "batch_size");
+    refused(LoaderOptions::default().with_prefetch(0), "prefetch");
+    refused(LoaderOptions::default().with_upload_streams(0), "upload_streams");
+    refused(LoaderOptions::default().with_upload_streams(65), "upload_streams");
+    refused(LoaderOptions::default().with_shard((1, 1)), "shard");
+    refused(LoaderOptions::default().with_shard((0, 0)), "shard");
+    refused(LoaderOptions::default().with_device_warning(f64::NAN), "device_warning");
     let endless = Source::from_fn(dot);
-    let error =
-        Loader::new(Device::cpu().unwrap(), endless, LoaderOptions { shuffle: Some(1), ..LoaderOptions::default() });
+    let error = Loader::new(Device::cpu().unwrap(), endless, LoaderOptions::default().with_shuffle(Some(1)));
     assert!(matches!(error.unwrap_err(), Error::Parameter { name: "shuffle", .. }));
 }
 
@@ -403,8 +402,7 @@ fn decisions_fall_backs_and_skipped_samples_are_logged() {
             if index == 1 { Err("broken".into()) } else { Ok(()) }
         })
     });
-    let options =
-        LoaderOptions { batch_size: 1, skip_errors: true, pinned_warning: 29_999, ..options(UploadMode::Auto) };
+    let options = options(UploadMode::Auto).with_batch_size(1).with_skip_errors(true).with_pinned_warning(29_999);
     let loader = Loader::with(cpu, samples, options, |pool, bytes| pool.take(bytes), AnyStream::new).unwrap();
     assert_eq!(loader.map(Result::unwrap).count(), 2);
     let logged = lock(&LOGGED).join("\n");

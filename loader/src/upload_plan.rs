@@ -8,6 +8,7 @@ use crate::options::UploadMode;
 /// The plan of a loader's uploads, with the reason. The loader makes it when it has the first batch
 /// with images.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UploadPlan {
     /// Whether threads with streams of their own upload ahead of the consumer. Otherwise `next`
     /// uploads, and waits.

@@ -14,7 +14,7 @@ fn a_spent_pinned_budget_is_waited_for() {
     for &device in devices() {
         for upload in [UploadMode::Streams, UploadMode::Sequential, UploadMode::Off] {
             // One batch of four images, and a half.
-            let options = LoaderOptions { pinned_budget: 6 * PAGE, prefetch: 3, ..options(4, 6, upload) };
+            let options = options(4, 6, upload).with_pinned_budget(6 * PAGE).with_prefetch(3);
             let mut loader = Loader::new(device, source(41), options).unwrap();
             let pool = loader.pinned_pool();
             let mut seen = Vec::new();
@@ -48,7 +48,7 @@ fn a_photograph_over_the_budget_is_not_decoded() {
         })
     };
     let failure = |pinned_budget, pixel_limit| {
-        let options = LoaderOptions { pinned_budget, pixel_limit, ..options(1, 1, UploadMode::Off) };
+        let options = options(1, 1, UploadMode::Off).with_pinned_budget(pinned_budget).with_pixel_limit(pixel_limit);
         let item = Loader::new(Device::cpu().unwrap(), source(), options).unwrap().next();
         let Some(Err(Error::Sample { cause, .. })) = item else { panic!("the sample fails") };
         cause
@@ -80,7 +80,7 @@ fn a_pinned_budget_that_cannot_suffice_is_an_error() {
                 if index == 3 { sink.rgb(100, 100).map(drop).map_err(Into::into) } else { draw(index, sink) }
             })
         });
-        let options = LoaderOptions { pinned_budget: 2 * PAGE, ..options(2, 3, UploadMode::Auto) };
+        let options = options(2, 3, UploadMode::Auto).with_pinned_budget(2 * PAGE);
         let mut loader = Loader::new(device, samples, options.clone()).unwrap();
         assert_eq!(check(device, loader.next().unwrap().unwrap()), [0, 1]);
         assert_eq!(spent(loader.next()), (3, 2 * PAGE));
@@ -101,8 +101,9 @@ fn a_pinned_budget_that_cannot_suffice_is_an_error() {
 #[test]
 fn a_batch_without_device_memory_is_tried_again() {
     for (upload, upload_streams) in [(UploadMode::Streams, 1), (UploadMode::Streams, 3), (UploadMode::Sequential, 1)] {
-        let options =
-            |batch, threads, upload| LoaderOptions { prefetch: 3, upload_streams, ..options(batch, threads, upload) };
+        let options = |batch, threads, upload| {
+            options(batch, threads, upload).with_prefetch(3).with_upload_streams(upload_streams)
+        };
         let cpu = Device::new_cpu().unwrap();
         cpu.limit_memory(Some(100_000));
         let samples = |side: fn(u64) -> u32| {
@@ -141,7 +142,7 @@ fn a_batch_without_device_memory_is_tried_again() {
         // One that can never fit is given up after the second error, and what follows still comes;
         // with `drop_last`, what is left of it comes too.
         for drop_last in [false, true] {
-            let options = LoaderOptions { drop_last, ..options(1, 2, upload) };
+            let options = options(1, 2, upload).with_drop_last(drop_last);
             let mut loader = Loader::new(cpu, samples(|i| if i == 1 { 1000 } else { 10 }), options).unwrap();
             let (mut seen, mut lost, mut errors) = (Vec::new(), Vec::new(), 0);
             for batch in loader.by_ref() {
@@ -175,7 +176,7 @@ fn streams_take_device_memory_in_order() {
                 Ok(())
             })
         });
-        let options = LoaderOptions { prefetch: 4, upload_streams: 3, ..options(1, 4, UploadMode::Streams) };
+        let options = options(1, 4, UploadMode::Streams).with_prefetch(4).with_upload_streams(3);
         let loader = Loader::new(cpu, samples, options).unwrap();
         let (mut seen, mut last) = (Vec::new(), None);
         for batch in loader {

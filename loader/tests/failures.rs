@@ -6,7 +6,7 @@ use testkit::cases;
 use testkit::devices::devices;
 use testkit::oracle::SplitMix;
 use thalweg::{AnyStream, Device, Error};
-use thalweg_loader::{DecodeError, ImageSink, Loader, LoaderOptions, Sample, Source, UploadMode, byte_ranges};
+use thalweg_loader::{DecodeError, ImageSink, Loader, Sample, Source, UploadMode, byte_ranges};
 use thalweg_vision::kernels;
 
 use crate::{PAGE, all_returned, check, draw, options, random_delay};
@@ -38,7 +38,7 @@ proptest! {
         silence_panics();
         for &device in devices() {
             let upload = if streams { UploadMode::Streams } else { UploadMode::Sequential };
-            let options = LoaderOptions { skip_errors: skip, drop_last, ..options(batch, threads, upload) };
+            let options = options(batch, threads, upload).with_skip_errors(skip).with_drop_last(drop_last);
             let mut loader = Loader::new(device, samples(), options).unwrap();
             let mut items = Vec::new(); // a batch's indices, or an error's
             for item in loader.by_ref() {
@@ -105,7 +105,7 @@ fn when_all_samples_are_skipped_the_end_comes() {
                     if index == 0 { draw(index, sink) } else { Err("no such luck".into()) }
                 })
             });
-            let options = LoaderOptions { skip_errors: true, ..options(1, 1, upload) };
+            let options = options(1, 1, upload).with_skip_errors(true);
             let mut loader = Loader::new(device, samples, options).unwrap();
             assert_eq!(check(device, loader.next().unwrap().unwrap()), [0]);
             assert!(loader.next().is_none());
@@ -148,7 +148,7 @@ fn a_source_of_known_length_loses_one_sample_by_a_panic() {
             }
             Sample::new(format!("image {index}"), format!("label {index}"), move |c| draw(index, c))
         });
-        let options = LoaderOptions { drop_last: true, pinned_budget, ..options(2, 2, UploadMode::Auto) };
+        let options = options(2, 2, UploadMode::Auto).with_drop_last(true).with_pinned_budget(pinned_budget);
         let mut loader = Loader::new(cpu, samples, options).unwrap();
         assert_eq!(check(cpu, loader.next().unwrap().unwrap()), [0, 1]);
         let Some(Err(Error::Sample { index: 2, cause, .. })) = loader.next() else { panic!("an error was due") };
@@ -186,7 +186,11 @@ fn ranks_get_equally_many_batches_whatever_fails() {
                 };
                 let shuffle = known.then_some(9);
                 let (shard, drop_last) = ((rank, WORLD), true);
-                let options = LoaderOptions { shuffle, shard, drop_last, skip_errors, ..options(BATCH, 2, upload) };
+                let options = options(BATCH, 2, upload)
+                    .with_shuffle(shuffle)
+                    .with_shard(shard)
+                    .with_drop_last(drop_last)
+                    .with_skip_errors(skip_errors);
                 let mut loader = Loader::new(device, samples, options).unwrap();
                 let (mut batches, mut errors, mut missing) = (0, Vec::new(), 0);
                 for item in loader.by_ref() {
@@ -231,7 +235,7 @@ fn a_batch_without_images_goes_the_way_of_the_others() {
                         if lost { Err("broken".into()) } else { draw(index, sink) }
                     })
                 });
-                let options = LoaderOptions { drop_last: true, skip_errors: true, ..options(2, 2, upload) };
+                let options = options(2, 2, upload).with_drop_last(true).with_skip_errors(true);
                 let mut loader = Loader::new(device, samples, options).unwrap();
                 let mut seen = Vec::new();
                 while let Some(batch) = loader.next() {

@@ -7,7 +7,7 @@ use testkit::devices::{devices, report};
 use testkit::files::{read_png, repository};
 use testkit::oracle::SplitMix;
 use thalweg::{Device, Error, Event};
-use thalweg_loader::{ImageSink, Loader, LoaderOptions, Sample, Source, UploadMode, byte_ranges, read_ppm, upload_ppm};
+use thalweg_loader::{ImageSink, Loader, Sample, Source, UploadMode, byte_ranges, read_ppm, upload_ppm};
 
 use crate::{all_returned, draw, options, pixels, size};
 
@@ -131,7 +131,7 @@ fn pixels_in_files_reach_the_device() {
                             sink.rgb_in_file(height, width, open(&path)?, at)
                         })
                     });
-                    let options = LoaderOptions { pinned_budget, ..options(4, 3, upload) };
+                    let options = options(4, 3, upload).with_pinned_budget(pinned_budget);
                     let mut loader = Loader::new(device, samples, options).unwrap();
                     let pool = loader.pinned_pool();
                     let mut seen = Vec::new();
@@ -220,7 +220,7 @@ fn a_file_that_cannot_be_read_any_more_costs_its_sample_alone() {
                     Ok(())
                 })
             });
-            let options = LoaderOptions { drop_last: true, ..options(4, 2, upload) };
+            let options = options(4, 2, upload).with_drop_last(true);
             let mut loader = Loader::new(device, samples, options).unwrap();
             for expected in [vec![1, 2], vec![4, 5, 6, 7]] {
                 for index in &expected {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use thalweg::Device;
-use thalweg_loader::{Loader, LoaderOptions, Source, UploadMode, read_ppm};
+use thalweg_loader::{Loader, Source, UploadMode, read_ppm};
 
 use crate::files::Folder;
 use crate::options;
@@ -56,7 +56,7 @@ fn links_that_lead_in_a_circle_end() {
     symlink(root.join("a/1.ppm"), root.join("e.ppm")).unwrap();
     symlink("nowhere", root.join("f.ppm")).unwrap();
     let samples = Source::folders(root, &["ppm"], read_ppm).unwrap();
-    let options = LoaderOptions { skip_errors: true, ..options(9, 2, UploadMode::Off) };
+    let options = options(9, 2, UploadMode::Off).with_skip_errors(true);
     let mut loader = Loader::new(Device::cpu().unwrap(), samples, options).unwrap();
     let batch = loader.next().unwrap().unwrap().synchronize().unwrap();
     // The link without a target is a sample that fails.

@@ -60,7 +60,7 @@ fn files(folder: &Folder) -> Vec<PathBuf> {
 }
 
 fn options(decode: DecodeBackend, batch: usize, upload: UploadMode) -> LoaderOptions {
-    LoaderOptions { decode, batch_size: batch, upload, decode_threads: 3, ..LoaderOptions::default() }
+    LoaderOptions::default().with_decode(decode).with_batch_size(batch).with_upload(upload).with_decode_threads(3)
 }
 
 /// Loads the files, and returns what the consumer gets and how many batches the device decoded.
@@ -173,7 +173,7 @@ fn a_budget_bounds_the_files() {
     let paths = files(&folder);
     for &device in devices() {
         let (host, _) = load(device, &paths, options(DecodeBackend::Device, 2, UploadMode::Auto));
-        let budget = LoaderOptions { pinned_budget: 1 << 20, ..options(DecodeBackend::Device, 2, UploadMode::Auto) };
+        let budget = options(DecodeBackend::Device, 2, UploadMode::Auto).with_pinned_budget(1 << 20);
         assert!(load(device, &paths, budget).0 == host);
     }
 }
@@ -265,7 +265,7 @@ fn who_decoded_is_counted() {
         for (decode, batch, expected) in
             [(DecodeBackend::Device, 18, [7, 1]), (DecodeBackend::Device, 2, [7, 1]), (DecodeBackend::Host, 5, [0, 8])]
         {
-            let options = LoaderOptions { skip_errors: true, ..options(decode, batch, UploadMode::Auto) };
+            let options = options(decode, batch, UploadMode::Auto).with_skip_errors(true);
             let mut loader = Loader::new(device, Source::files(&paths, read_photo), options).unwrap();
             loader.by_ref().for_each(|batch| drop(batch.unwrap()));
             let stats = loader.stats();
@@ -295,11 +295,11 @@ fn limits_of_pixels_and_of_memory_are_errors() {
                 let items = load(device, &paths, options).0;
                 items.into_iter().filter_map(|item| item.err()).collect()
             };
-            let few = errors(LoaderOptions { pixel_limit: 60, ..options(decode, 4, UploadMode::Auto) });
+            let few = errors(options(decode, 4, UploadMode::Auto).with_pixel_limit(60));
             assert_eq!(few.len(), 4, "{few:?}");
             assert!(few.iter().all(|e| e.contains("megapixels; the limit (`pixel_limit`)")), "{few:?}");
             // The device needs none of this memory.
-            let little = errors(LoaderOptions { scratch_budget: 30_000, ..options(decode, 4, UploadMode::Auto) });
+            let little = errors(options(decode, 4, UploadMode::Auto).with_scratch_budget(30_000));
             let expected = if decode == DecodeBackend::Host { 1 } else { 0 };
             assert_eq!(little.len(), expected, "{little:?}");
             assert!(little.iter().all(|e| e.contains("progressive") && e.contains("`scratch_budget`")), "{little:?}");

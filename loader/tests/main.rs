@@ -73,7 +73,7 @@ fn source_until(len: u64) -> Source<String> {
 }
 
 fn options(batch: usize, threads: usize, upload: UploadMode) -> LoaderOptions {
-    LoaderOptions { batch_size: batch, decode_threads: threads, upload, ..LoaderOptions::default() }
+    LoaderOptions::default().with_batch_size(batch).with_decode_threads(threads).with_upload(upload)
 }
 
 /// Checks a batch, on the device and on the host, and returns the indices of its images.

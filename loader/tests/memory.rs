@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use testkit::devices::devices;
 use thalweg::{Device, Event};
-use thalweg_loader::{ImageSink, Loader, LoaderOptions, Sample, Source, UploadMode};
+use thalweg_loader::{ImageSink, Loader, Sample, Source, UploadMode};
 
 use crate::{all_returned, draw, options, random_delay, source};
 
@@ -29,7 +29,7 @@ fn dropped_at_any_point_it_leaves_nothing_behind() {
                                 draw(index, sink)
                             })
                         });
-                        let options = LoaderOptions { pinned_budget: budget, ..options(4, 3, upload) };
+                        let options = options(4, 3, upload).with_pinned_budget(budget);
                         let mut loader = Loader::new(device, samples, options).unwrap();
                         let pool = loader.pinned_pool();
                         let mut batches: Vec<_> = loader.by_ref().take(taken as usize).collect();
@@ -95,8 +95,8 @@ fn extreme_option_values_do_not_overflow() {
             Ok(())
         })
     };
-    let all = LoaderOptions { prefetch: usize::MAX, stream_bytes: usize::MAX, ..options(2, 2, UploadMode::Auto) };
-    let one = LoaderOptions { shard: (u64::MAX - 1, u64::MAX), ..all.clone() };
+    let all = options(2, 2, UploadMode::Auto).with_prefetch(usize::MAX).with_stream_bytes(usize::MAX);
+    let one = all.clone().with_shard((u64::MAX - 1, u64::MAX));
     let cpu = Device::new_cpu().unwrap();
     let mut loader = Loader::new(cpu, Source::indexed(8, sample), all).unwrap();
     let (mut batches, mut errors) = (0, Vec::new());

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use testkit::cases;
 use testkit::devices::devices;
 use thalweg::{Device, stream_tags};
-use thalweg_loader::{Loader, LoaderOptions, Sample, Source, UploadMode};
+use thalweg_loader::{Loader, Sample, Source, UploadMode};
 
 use crate::{check, draw, options, source, source_until};
 
@@ -23,7 +23,7 @@ proptest! {
         let kept = if drop_last { len / batch as u64 * batch as u64 } else { len };
         for &device in devices() {
             for upload in [UploadMode::Streams, UploadMode::Sequential, UploadMode::Auto] {
-                let options = LoaderOptions { prefetch, drop_last, upload_streams, ..options(batch, threads, upload) };
+                let options = options(batch, threads, upload).with_prefetch(prefetch).with_drop_last(drop_last).with_upload_streams(upload_streams);
                 let mut loader = Loader::new(device, source(len), options).unwrap();
                 let mut seen = Vec::new();
                 for item in loader.by_ref() {
@@ -50,9 +50,7 @@ proptest! {
         let samples = || if endless { source_until(len) } else { source(len) };
         let cpu = Device::cpu().unwrap();
         let mut epochs = Vec::new();
-        let load = |rank| LoaderOptions {
-            shuffle: seed, shard: (rank, world), drop_last, ..options(batch, 2, UploadMode::Off)
-        };
+        let load = |rank| options(batch, 2, UploadMode::Off).with_shuffle(seed).with_shard((rank, world)).with_drop_last(drop_last);
         let mut loaders: Vec<_> = (0..world).map(|rank| Loader::new(cpu, samples(), load(rank)).unwrap()).collect();
         for epoch in 0..2 {
             let mut all = Vec::new();
@@ -90,7 +88,7 @@ proptest! {
         let mut seeded = SEEDED.lock().unwrap_or_else(|e| e.into_inner());
         let device = *seeded.get_or_insert_with(|| Device::seeded_cpu(0).unwrap());
         device.reseed(seed);
-        let options = LoaderOptions { prefetch: 4, upload_streams, ..options(batch, 2, UploadMode::Streams) };
+        let options = options(batch, 2, UploadMode::Streams).with_prefetch(4).with_upload_streams(upload_streams);
         let mut loader = Loader::new(device, source(12), options).unwrap();
         let mut seen = Vec::new();
         for batch in loader.by_ref() {
@@ -111,7 +109,7 @@ fn a_function_is_a_source() {
             (index < 13)
                 .then(|| Sample::new(format!("image {index}"), format!("label {index}"), move |c| draw(index, c)))
         });
-        let options = LoaderOptions { shard: (1, 2), ..options(4, 2, UploadMode::Auto) };
+        let options = options(4, 2, UploadMode::Auto).with_shard((1, 2));
         let mut loader = Loader::new(device, samples, options).unwrap();
         for _ in 0..2 {
             let seen: Vec<_> = loader.by_ref().map(|batch| check(device, batch.unwrap())).collect();
@@ -136,7 +134,7 @@ fn metadata_is_readable_in_every_state() {
     let consumer = gpu.stream::<Consumer>().unwrap();
     let label = |index: u64| Label { class: index as u32 % 3, source: format!("camera {index}") };
     let samples = Source::indexed(5, move |index| Sample::new("", label(index), move |c| draw(index, c)));
-    let options = LoaderOptions { shuffle: Some(5), ..options(5, 4, UploadMode::Streams) };
+    let options = options(5, 4, UploadMode::Streams).with_shuffle(Some(5));
     let batch = Loader::new(gpu, samples, options).unwrap().next().unwrap().unwrap();
     let batch = consumer.wait(batch).unwrap();
     assert_eq!(batch.meta, batch.indices.iter().map(|&i| label(i)).collect::<Vec<_>>());

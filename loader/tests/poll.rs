@@ -11,7 +11,7 @@ use futures_core::Stream;
 use testkit::devices::devices;
 use testkit::tasks::block_on;
 use thalweg::Device;
-use thalweg_loader::{Loader, LoaderOptions, Sample, Source, UploadMode};
+use thalweg_loader::{Loader, Sample, Source, UploadMode};
 
 use crate::{check, draw, options, source};
 
@@ -19,7 +19,7 @@ use crate::{check, draw, options, source};
 fn a_task_gets_the_batches_in_order() {
     for &device in devices() {
         for upload in [UploadMode::Streams, UploadMode::Sequential, UploadMode::Auto] {
-            let options = LoaderOptions { upload_streams: 2, ..options(4, 3, upload) };
+            let options = options(4, 3, upload).with_upload_streams(2);
             let mut loader = Loader::new(device, source(30), options).unwrap();
             for _ in 0..2 {
                 let mut seen = Vec::new();
@@ -49,7 +49,7 @@ fn a_task_is_woken_if_there_is_no_batch() {
                 Err("broken".into())
             })
         });
-        let options = LoaderOptions { skip_errors, ..options(2, 1, UploadMode::Auto) };
+        let options = options(2, 1, UploadMode::Auto).with_skip_errors(skip_errors);
         let mut loader = Loader::new(cpu, samples, options).unwrap();
         let mut errors = 0;
         block_on(async {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use testkit::cases;
 use thalweg::{Device, Error};
-use thalweg_loader::{Loader, LoaderOptions, LoaderState, Sample, Source, UploadMode};
+use thalweg_loader::{Loader, LoaderState, Sample, Source, UploadMode};
 
 use crate::{PAGE, check, draw, options, source, source_until};
 
@@ -36,11 +36,13 @@ proptest! {
             _ => source(len),
         };
         let upload = [UploadMode::Streams, UploadMode::Sequential, UploadMode::Auto][upload];
-        let options = LoaderOptions {
-            shuffle: seed, shard: (rank % world, world), drop_last, skip_errors: true, upload_streams,
-            pinned_budget: if finite { 12 * PAGE } else { usize::MAX },
-            ..options(batch, 3, upload)
-        };
+        let options = options(batch, 3, upload)
+            .with_shuffle(seed)
+            .with_shard((rank % world, world))
+            .with_drop_last(drop_last)
+            .with_skip_errors(true)
+            .with_upload_streams(upload_streams)
+            .with_pinned_budget(if finite { 12 * PAGE } else { usize::MAX });
         let cpu = Device::cpu().unwrap();
         let load = || Loader::new(cpu, samples(), options.clone()).unwrap();
 
@@ -100,7 +102,7 @@ fn a_batch_is_got_when_it_is_returned() {
 #[test]
 fn a_position_beyond_the_epoch_is_refused() {
     let cpu = Device::cpu().unwrap();
-    let options = LoaderOptions { shard: (1, 2), ..options(3, 2, UploadMode::Auto) };
+    let options = options(3, 2, UploadMode::Auto).with_shard((1, 2));
     let mut loader = Loader::new(cpu, source(9), options).unwrap();
     let error = loader.resume(LoaderState { epoch: 1, samples: 5 }).unwrap_err();
     assert!(matches!(&error, Error::Parameter { name: "position", .. }) && error.to_string().contains("4 samples"));

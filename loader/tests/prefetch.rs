@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use testkit::devices::devices;
-use thalweg_loader::{Loader, LoaderOptions, Sample, Source, UploadMode};
+use thalweg_loader::{Loader, Sample, Source, UploadMode};
 
 use crate::{check, draw, options, source};
 
@@ -73,7 +73,7 @@ fn as_much_is_decoded_ahead_as_prefetched() {
                         draw(index, sink)
                     })
                 });
-                let options = LoaderOptions { prefetch, ..options(2, 1, upload) };
+                let options = options(2, 1, upload).with_prefetch(prefetch);
                 let mut loader = Loader::new(device, samples, options).unwrap();
                 let window = 2 * (prefetch as u64 + 1);
                 for round in 0..3 {

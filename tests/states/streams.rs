@@ -19,7 +19,7 @@ fn a_tag_is_one_stream_for_good() {
     let text = error.to_string();
     assert!(matches!(error, Error::TagBound { priority: 0, .. }) && text.contains("Here"), "{text}");
     assert!(text.contains(&device.to_string()), "{text}");
-    let urgent = StreamOptions { priority: -1 };
+    let urgent = StreamOptions::default().with_priority(-1);
     assert!(matches!(device.stream_with::<Here>(urgent), Err(Error::TagBound { priority: 0, .. })));
     stream_tags!(Urgent);
     assert_eq!(device.stream_with::<Urgent>(urgent).unwrap().priority(), -1);
@@ -33,7 +33,7 @@ fn priorities_are_those_the_device_has() {
         assert_eq!(*range.end(), 0);
         // It asks twice, because streams that were given back are reused.
         for priority in range.clone().chain(range.clone()) {
-            let stream = AnyStream::with(device, StreamOptions { priority }).unwrap();
+            let stream = AnyStream::with(device, StreamOptions::default().with_priority(priority)).unwrap();
             assert_eq!(stream.enter(|s| s.priority()), priority, "{device}");
             // The driver of a GPU must report the same priority.
             if let Some(raw) = stream.enter(|s| s.raw()) {
@@ -45,7 +45,7 @@ fn priorities_are_those_the_device_has() {
             }
         }
         for priority in [range.start() - 1, range.end() + 1] {
-            let error = AnyStream::with(device, StreamOptions { priority }).unwrap_err();
+            let error = AnyStream::with(device, StreamOptions::default().with_priority(priority)).unwrap_err();
             assert!(matches!(error, Error::Parameter { name: "priority", .. }), "{error}");
         }
     });

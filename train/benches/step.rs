@@ -17,8 +17,7 @@ stream_tags!(Train);
 
 fn time<E: Precision>(name: &str, [sequences, tokens, width, heads, depth]: [usize; 5]) -> Result<()> {
     let device = Device::best()?;
-    let config =
-        TokenTransformerConfig { embed_dim: width, num_heads: heads, depth, ..TokenTransformerConfig::default() };
+    let config = TokenTransformerConfig::default().with_embed_dim(width).with_num_heads(heads).with_depth(depth);
     let mut model = TokenTransformer::<_, E>::new(&device.stream::<Train>()?, config, 1)?;
     let rows = sequences * tokens;
     let number = |i: usize| (i.wrapping_mul(0x9e37_79b9) >> 8 & 0xffff) as f32 / 65536.0;

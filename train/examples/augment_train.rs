@@ -46,13 +46,11 @@ fn main() -> Result<()> {
         support::sized(gpu, (64, 768, 224, 16, 60, 256, 2), (3, 40, 16, 4, 6, 16, 1));
     let (images, items) = (args.batch(images), args.steps(items));
     let heads = if width % 64 == 0 { width / 64 } else { 2 };
-    let config = TokenTransformerConfig {
-        input_dim: 3 * (patch * patch) as usize,
-        embed_dim: width,
-        num_heads: heads,
-        depth,
-        ..TokenTransformerConfig::default()
-    };
+    let config = TokenTransformerConfig::default()
+        .with_input_dim(3 * (patch * patch) as usize)
+        .with_embed_dim(width)
+        .with_num_heads(heads)
+        .with_depth(depth);
     let shape = Shape { images, side, size, patch, items, config };
     let timeline = args.timeline(gpu)?;
     let serial = run(&args, (&train, &train, &train), shape, 1, &Timeline::disabled())?;

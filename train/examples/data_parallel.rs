@@ -33,8 +33,7 @@ fn main() -> Result<()> {
     let (compute, reduce) = (device.stream::<Compute>()?, device.stream::<Reduce>()?);
     let ([sequences, tokens, width, heads, depth], steps) =
         support::sized(device, ([32, 128, 1024, 16, 12], 9), ([2, 16, 16, 2, 2], 3));
-    let config =
-        TokenTransformerConfig { embed_dim: width, num_heads: heads, depth, ..TokenTransformerConfig::default() };
+    let config = TokenTransformerConfig::default().with_embed_dim(width).with_num_heads(heads).with_depth(depth);
 
     // This rank's part of each batch.
     let rows = sequences * tokens;
@@ -66,14 +65,14 @@ fn main() -> Result<()> {
 
     // One bucket, so that nothing overlaps; then several.
     let model = TokenTransformer::new(&compute, config, 1)?;
-    let one = BucketSizes { first: usize::MAX, others: usize::MAX };
+    let one = BucketSizes::default().with_first(usize::MAX).with_others(usize::MAX);
     let mut after = DataParallel::new(comm, model, one)?;
     let after_ms = median(steps, || together(&mut after, &batch, size * sequences, &compute))?;
     let (comm, model) = after.into_parts();
     let mut rows = Vec::new();
     let mut parts = Some((comm, model));
     for mib in [4, 25, 100] {
-        let sizes = BucketSizes { first: 1 << 20, others: mib << 20 };
+        let sizes = BucketSizes::default().with_first(1 << 20).with_others(mib << 20);
         let Some((comm, model)) = parts.take() else { unreachable!("it is put back below") };
         let mut overlapped = DataParallel::new(comm, model, sizes)?;
         let ms = median(steps, || together(&mut overlapped, &batch, size * sequences, &compute))?;

@@ -94,15 +94,14 @@ impl Shard {
                 Ok(())
             })
         });
-        let options = LoaderOptions {
-            batch_size: images,
-            shard: (rank as u64, ranks as u64),
-            shuffle: Some(7),
-            drop_last: true, // all ranks have the same number of batches, whatever is broken
-            skip_errors: true,
-            upload: UploadMode::Off,
-            ..LoaderOptions::default()
-        };
+        let options = LoaderOptions::default()
+            .with_batch_size(images)
+            .with_shard((rank as u64, ranks as u64))
+            .with_shuffle(Some(7))
+            .with_drop_last(true)
+            // all ranks have the same number of batches, whatever is broken
+            .with_skip_errors(true)
+            .with_upload(UploadMode::Off);
         Ok(Self(Loader::new(gpu, source, options)?))
     }
 
@@ -147,13 +146,11 @@ fn model<C: LiveBrand, B: LiveBrand>(
     width: usize,
 ) -> Result<Model<C, B>> {
     let heads = if width.is_multiple_of(64) { width / 64 } else { 2 };
-    let config = TokenTransformerConfig {
-        input_dim: inputs,
-        embed_dim: width,
-        num_heads: heads,
-        depth: 4,
-        ..TokenTransformerConfig::default()
-    };
+    let config = TokenTransformerConfig::default()
+        .with_input_dim(inputs)
+        .with_embed_dim(width)
+        .with_num_heads(heads)
+        .with_depth(4);
     DataParallel::new(comm, TokenTransformer::new(train, config, 1)?, BucketSizes::default())
 }
 
@@ -174,7 +171,7 @@ fn tokens<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
 ) -> Result<(Run, Comm<C>)> {
     let gpu = up.device();
     let mut shard = Shard::new(gpu, comm.rank(), comm.size(), shape)?;
-    let params = TokenParams { patch: 16, sides: 2..=4, budget: 256, ..TokenParams::default() };
+    let params = TokenParams::default().with_patch(16).with_sides(2..=4).with_budget(256);
     let pipeline = Pipeline::new(gpu, params)?;
     let slots = (0..slots).map(|_| Photographs::new(up, &pipeline, &vec![shape.size; shape.images]));
     let mut slots = slots.collect::<Result<VecDeque<_>>>()?;

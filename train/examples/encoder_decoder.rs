@@ -33,27 +33,24 @@ fn main() -> Result<()> {
     let ([size, patch, width, heads, depth], images, items) =
         support::sized(gpu, ([224, 16, 768, 12, 12], 32, 100), ([32, 8, 16, 2, 2], 2, 6));
     let (images, items, products) = (args.batch(images), args.steps(items), args.products(gpu)?);
-    let shape = EncoderConfig {
-        image_size: size,
-        patch_size: patch,
-        class_token: false,
-        embed_dim: width,
-        num_heads: heads,
-        depth,
-        num_classes: 0,
-        norm_eps: 1e-6,
-        gelu: Gelu::Tanh,
-        pooling: Pooling::Mean,
-    };
+    let shape = EncoderConfig::default()
+        .with_image_size(size)
+        .with_patch_size(patch)
+        .with_class_token(false)
+        .with_embed_dim(width)
+        .with_num_heads(heads)
+        .with_depth(depth)
+        .with_num_classes(0)
+        .with_norm_eps(1e-6)
+        .with_gelu(Gelu::Tanh)
+        .with_pooling(Pooling::Mean);
     let classes = support::sized(gpu, 1000, 10);
-    let config = TokenTransformerConfig {
-        input_dim: width,
-        embed_dim: width,
-        num_heads: heads,
-        depth: 4,
-        num_classes: classes,
-        ..TokenTransformerConfig::default()
-    };
+    let config = TokenTransformerConfig::default()
+        .with_input_dim(width)
+        .with_embed_dim(width)
+        .with_num_heads(heads)
+        .with_depth(4)
+        .with_num_classes(classes);
 
     // Some batches that stay on the device. A program would upload new ones to where these are
     // copied.

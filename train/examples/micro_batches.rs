@@ -27,8 +27,7 @@ fn main() -> Result<()> {
     let ([sequences, tokens, width, heads, depth], steps) =
         support::sized(gpu, ([16, 256, 512, 8, 6], 50), ([2, 16, 16, 2, 2], 3));
     let (sequences, steps) = (args.batch(sequences * PARTS).div_ceil(PARTS), args.steps(steps));
-    let config =
-        TokenTransformerConfig { embed_dim: width, num_heads: heads, depth, ..TokenTransformerConfig::default() };
+    let config = TokenTransformerConfig::default().with_embed_dim(width).with_num_heads(heads).with_depth(depth);
 
     let rows = sequences * tokens;
     let cu_seqlens: Vec<i32> = (0..=sequences).map(|i| (i * tokens) as i32).collect();

@@ -33,7 +33,6 @@ const CLASSES: usize = 4;
 const BATCH: usize = 128;
 /// The parameters, which lie in one buffer: weight and bias of both layers. A bucket has a layer.
 const LENS: [usize; 4] = [HIDDEN * INPUTS, HIDDEN, CLASSES * HIDDEN, CLASSES];
-const SIZES: BucketSizes = BucketSizes { first: 4 * (LENS[2] + LENS[3]), others: 4 * (LENS[0] + LENS[1]) };
 
 type Buffer = On<Compute, DeviceBuffer<f32>>;
 
@@ -194,7 +193,8 @@ fn main() -> Result<()> {
     // Every rank reads the checkpoint: here they are on one machine. Otherwise rank 0 reads it and
     // `Comm::broadcast` sends it.
     let mut model = Model::new(s, checkpoint)?;
-    let mut gradients = Gradients::new(&s, &LENS, SIZES)?;
+    let buckets = BucketSizes::default().with_first(4 * (LENS[2] + LENS[3])).with_others(4 * (LENS[0] + LENS[1]));
+    let mut gradients = Gradients::new(&s, &LENS, buckets)?;
     while model.step < steps {
         gradients = model.step(&mut comm, gradients)?;
         if model.step % 50 == 0 || model.step == steps {

@@ -44,18 +44,16 @@ fn main() -> Result<()> {
     let (images, size, items, width, depth) =
         support::sized(gpu, (16, [1080, 1920], 60, 128, 2), (2, [64, 96], 6, 16, 1));
     let (images, items) = (args.batch(images), args.steps(items));
-    let config = TokenTransformerConfig {
-        input_dim: PLANES,
-        embed_dim: width,
-        num_heads: 2,
-        depth,
-        ..TokenTransformerConfig::default()
-    };
+    let config = TokenTransformerConfig::default()
+        .with_input_dim(PLANES)
+        .with_embed_dim(width)
+        .with_num_heads(2)
+        .with_depth(depth);
     let shape = Shape { images, size, items, config };
     let params = support::sized(
         gpu,
-        TokenParams { budget: 1024, ..TokenParams::default() },
-        TokenParams { patch: 16, budget: 96, sides: 2..=4, ..TokenParams::default() },
+        TokenParams::default().with_budget(1024),
+        TokenParams::default().with_patch(16).with_budget(96).with_sides(2..=4),
     );
     let numbers = [64 * PLANES, 64, DIMENSION * 64, DIMENSION].map(|len| support::numbers(len, len as u64));
     let [w1, b1, w2, b2] = numbers.each_ref().map(Vec::as_slice);

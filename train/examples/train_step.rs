@@ -72,7 +72,7 @@ fn run<E: Precision>(a: &Arguments) -> Result<()> {
     let device = Device::best()?;
     let train = device.stream::<Train>()?;
     let mut model = TokenTransformer::<Train, E>::from_tensors(&train, &Tensors::load(&a.weights)?)?;
-    *model.optimizer_mut() = AdamW { lr: a.rate, weight_decay: a.weight_decay, ..AdamW::default() };
+    *model.optimizer_mut() = AdamW::default().with_lr(a.rate).with_weight_decay(a.weight_decay);
     let file = Tensors::load(&a.batch)?;
     let rows = file.shape("tokens")?[0];
     let inputs = model.config().input_dim;

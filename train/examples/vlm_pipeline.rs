@@ -45,19 +45,18 @@ fn main() -> Result<()> {
     let ([size, patch, width, heads, depth, text_depth], [vocabulary, count, requests]) =
         support::sized(gpu, ([224, 16, 768, 12, 12, 4], [32_000, 16, 40]), ([32, 8, 16, 2, 2, 1], [50, 5, 8]));
     let (count, requests) = (args.batch(count), args.steps(requests));
-    let config = VisionLanguageConfig {
-        input_dim: 3 * patch * patch,
-        embed_dim: width,
-        num_heads: heads,
-        depth,
-        text_embed_dim: width,
-        text_num_heads: heads,
-        text_depth,
-        vocab_size: vocabulary,
-        max_tokens: 64.max(count + 2),
-        norm_eps: 1e-5,
-        gelu: Gelu::Tanh,
-    };
+    let config = VisionLanguageConfig::default()
+        .with_input_dim(3 * patch * patch)
+        .with_embed_dim(width)
+        .with_num_heads(heads)
+        .with_depth(depth)
+        .with_text_embed_dim(width)
+        .with_text_num_heads(heads)
+        .with_text_depth(text_depth)
+        .with_vocab_size(vocabulary)
+        .with_max_tokens(64.max(count + 2))
+        .with_norm_eps(1e-5)
+        .with_gelu(Gelu::Tanh);
     let work = Work { weights: config.init(7)?, size, patch, count, requests };
     let one = gpu.stream::<Encode>()?;
     let streams = (&gpu.stream::<Upload>()?, &gpu.stream::<Prepare>()?, &one, &gpu.stream::<Decode>()?);

@@ -16,7 +16,8 @@ use crate::repeated::{Repeated, Work};
 use crate::tensors::Tensors;
 
 /// The shape of an image encoder.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, thalweg::__Setters)]
+#[non_exhaustive]
 pub struct EncoderConfig {
     /// The pixels of a side of an image, which is square.
     pub image_size: usize,
@@ -38,6 +39,25 @@ pub struct EncoderConfig {
     pub gelu: Gelu,
     /// The rows that the head sees.
     pub pooling: Pooling,
+}
+
+impl Default for EncoderConfig {
+    /// The shape of timm's `vit_tiny_patch16_224`: 192 numbers a row, 3 heads, 12 blocks, 1000
+    /// classes, and a class token, which the head sees.
+    fn default() -> Self {
+        Self {
+            image_size: 224,
+            patch_size: 16,
+            class_token: true,
+            embed_dim: 192,
+            num_heads: 3,
+            depth: 12,
+            num_classes: 1000,
+            norm_eps: 1e-6,
+            gelu: Gelu::Erf,
+            pooling: Pooling::Class,
+        }
+    }
 }
 
 impl EncoderConfig {
@@ -196,6 +216,7 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
 
 /// The outputs of an encoder for images.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Encoding {
     /// All rows behind the last norm, [images, rows, `embed_dim`].
     pub features: Vec<f32>,

@@ -14,8 +14,7 @@ use crate::error::Result;
 ///
 /// stream_tags!(Train);
 /// let gpu = Device::best()?;
-/// let config = TokenTransformerConfig::default();
-/// let mut model = TokenTransformer::<_, f32>::new(&gpu.stream::<Train>()?, config, 7)?;
+/// let mut model = TokenTransformer::<_, f32>::new(&gpu.stream::<Train>()?, TokenTransformerConfig::default(), 7)?;
 /// match MatmulBackend::cublaslt(gpu) {
 ///     Ok(products) => model.set_matmul_backend(products),
 ///     Err(why) => println!("{why}"), // no GPU, no library, or thalweg-train without the feature

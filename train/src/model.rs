@@ -22,7 +22,8 @@ pub enum Pooling {
 }
 
 /// The shape of a token transformer.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, thalweg::__Setters)]
+#[non_exhaustive]
 pub struct TokenTransformerConfig {
     /// The numbers of a token.
     pub input_dim: usize,

@@ -9,7 +9,8 @@ use thalweg_kernels::train::{PARTS, SETTINGS, adamw, gradient_norm, settings};
 /// w = w (1 - lr wd);  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 /// w = w - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, thalweg::__Setters)]
+#[non_exhaustive]
 pub struct AdamW {
     /// The learning rate, which the schedule multiplies.
     pub lr: f64,

@@ -33,14 +33,12 @@ use crate::tensors::Tensors;
 ///
 /// stream_tags!(Train);
 /// let train = Device::cpu()?.stream::<Train>()?;
-/// let config = TokenTransformerConfig {
-///     input_dim: 3,
-///     embed_dim: 16,
-///     num_heads: 2,
-///     depth: 1,
-///     num_classes: 2,
-///     ..TokenTransformerConfig::default()
-/// };
+/// let config = TokenTransformerConfig::default()
+///     .with_input_dim(3)
+///     .with_embed_dim(16)
+///     .with_num_heads(2)
+///     .with_depth(1)
+///     .with_num_classes(2);
 /// let mut model = TokenTransformer::<_, f32>::new(&train, config, 7)?;
 ///
 /// // Two sequences, of 2 tokens and of 1.
@@ -160,6 +158,7 @@ impl Loss {
 
 /// The outputs of a model for a batch.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Evaluation {
     /// The mean cross-entropy, if the batch has labels.
     pub loss: Option<f32>,

@@ -10,22 +10,22 @@ use thalweg_train::{
     AdamW, DeviceBatch, Error, Result, Schedule, Tensors, TokenBatch, TokenTransformer, TokenTransformerConfig,
 };
 
-use crate::support::{CONFIG, Sample};
+use crate::support::{Sample, base_config};
 
 stream_tags!(Compute, Reduce);
 
 type Model<'r> = DataParallel<At<'r, Reduce>, At<'r, Compute>, f32>;
 
 /// Buckets of a few gradients each, so that there are several.
-const SIZES: BucketSizes = BucketSizes { first: 600, others: 4000 };
+fn sizes() -> BucketSizes {
+    BucketSizes::default().with_first(600).with_others(4000)
+}
 
 fn optimizer(clip: Option<f32>) -> AdamW {
-    AdamW {
-        lr: 5e-3,
-        schedule: Schedule::Cosine { warmup_steps: 5, steps: 60, end: 0.1 },
-        max_grad_norm: clip,
-        ..AdamW::default()
-    }
+    AdamW::default()
+        .with_lr(5e-3)
+        .with_schedule(Schedule::Cosine { warmup_steps: 5, steps: 60, end: 0.1 })
+        .with_max_grad_norm(clip)
 }
 
 fn own_devices(size: usize) -> Vec<Device> {
@@ -34,7 +34,7 @@ fn own_devices(size: usize) -> Vec<Device> {
 
 /// The samples of a step, one for each sequence of all ranks. Three steps have all that there are.
 fn samples(step: usize, sequences: usize) -> Vec<Sample> {
-    let one = |k| Sample::new(CONFIG.input_dim, CONFIG.num_classes, 1, (step % 3 * 100 + k) as u64);
+    let one = |k| Sample::new(base_config().input_dim, base_config().num_classes, 1, (step % 3 * 100 + k) as u64);
     (0..sequences).map(one).collect()
 }
 
@@ -57,10 +57,10 @@ fn start<'r>(rank: DeviceRank<'r>, world: World, clip: Option<f32>, from: Option
     let mut model = match from {
         Some(path) => TokenTransformer::restore(&compute, path)?.0,
         // Only the weights of rank 0 count.
-        None => TokenTransformer::new(&compute, CONFIG, rank.index() as u64)?,
+        None => TokenTransformer::new(&compute, base_config(), rank.index() as u64)?,
     };
     *model.optimizer_mut() = optimizer(clip);
-    DataParallel::new(comm, model, SIZES)
+    DataParallel::new(comm, model, sizes())
 }
 
 /// Runs steps on this rank's share of the samples, in batches of `micro` sequences. Returns the
@@ -313,9 +313,9 @@ fn models_of_other_shapes_are_refused() {
     let with = |other: TokenTransformerConfig| {
         let ended = ranks(&own_devices(2), WorldOptions::default(), |rank, world| -> Result<()> {
             let compute = rank.stream::<Compute>()?;
-            let config = if rank.index() == 1 { other } else { CONFIG };
+            let config = if rank.index() == 1 { other } else { base_config() };
             let model = TokenTransformer::<_, f32>::new(&compute, config, 1)?;
-            DataParallel::new(world.comm(rank.stream::<Reduce>()?)?, model, SIZES).map(drop)
+            DataParallel::new(world.comm(rank.stream::<Reduce>()?)?, model, sizes()).map(drop)
         });
         for ended in ended {
             let error = ended.unwrap_err().to_string();
@@ -323,8 +323,8 @@ fn models_of_other_shapes_are_refused() {
         }
     };
     // The weights have the same number, and even the same shapes.
-    with(TokenTransformerConfig { num_heads: CONFIG.num_heads / 2, ..CONFIG });
-    with(TokenTransformerConfig { embed_dim: 2 * CONFIG.embed_dim, ..CONFIG });
+    with(base_config().with_num_heads(base_config().num_heads / 2));
+    with(base_config().with_embed_dim(2 * base_config().embed_dim));
 }
 
 /// A program can put another model into the place of this one.
@@ -332,7 +332,7 @@ fn models_of_other_shapes_are_refused() {
 fn another_model_is_refused() {
     let ended = ranks(&own_devices(2), WorldOptions::default(), |rank, world| -> Result<()> {
         let mut model = start(rank, world, None, None)?;
-        let config = TokenTransformerConfig { depth: CONFIG.depth + 1, ..CONFIG };
+        let config = base_config().with_depth(base_config().depth + 1);
         *model.model_mut() = TokenTransformer::new(&rank.stream::<Compute>()?, config, 1)?;
         model.step(&[join(&samples(0, 1)).batch()], 2).map(drop)
     });

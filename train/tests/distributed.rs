@@ -16,7 +16,9 @@ const SIZE: [u32; 2] = [32, 32];
 const STEPS: usize = 50;
 /// The images of a step, of all ranks together.
 const BATCH: usize = 4;
-const SIZES: BucketSizes = BucketSizes { first: 600, others: 4000 };
+fn sizes() -> BucketSizes {
+    BucketSizes::default().with_first(600).with_others(4000)
+}
 
 /// Photographs whose brightness and stripes say their class.
 fn source() -> Source<i32> {
@@ -38,28 +40,24 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
 ) -> Result<(Vec<f32>, Vec<u32>)> {
     let (rank, size) = (comm.rank() as u64, comm.size() as u64);
     let images = BATCH / comm.size();
-    let options = thalweg_loader::LoaderOptions {
-        batch_size: images,
-        shard: (rank, size),
-        shuffle: Some(3),
-        drop_last: true,
-        upload: UploadMode::Off,
-        ..Default::default()
-    };
+    let options = thalweg_loader::LoaderOptions::default()
+        .with_batch_size(images)
+        .with_shard((rank, size))
+        .with_shuffle(Some(3))
+        .with_drop_last(true)
+        .with_upload(UploadMode::Off);
     let mut loader = Loader::new(up.device(), source(), options)?;
-    let params = TokenParams { patch: 8, sides: 2..=4, budget: 48, ..TokenParams::default() };
+    let params = TokenParams::default().with_patch(8).with_sides(2..=4).with_budget(48);
     let pipeline = Pipeline::new(up.device(), params)?;
     let slots = (0..slots).map(|_| Photographs::new(up, &pipeline, &vec![SIZE; images]));
     let mut slots = slots.collect::<Result<VecDeque<_>>>()?;
-    let config = TokenTransformerConfig {
-        input_dim: PLANES,
-        embed_dim: 16,
-        num_heads: 2,
-        depth: 1,
-        num_classes: 2,
-        ..TokenTransformerConfig::default()
-    };
-    let mut model = DataParallel::new(comm, TokenTransformer::<_, f32>::new(train, config, 5)?, SIZES)?;
+    let config = TokenTransformerConfig::default()
+        .with_input_dim(PLANES)
+        .with_embed_dim(16)
+        .with_num_heads(2)
+        .with_depth(1)
+        .with_num_classes(2);
+    let mut model = DataParallel::new(comm, TokenTransformer::<_, f32>::new(train, config, 5)?, sizes())?;
     assert!(model.buckets().len() > 2);
     let mut losses = Vec::new();
     texture_prefetch(

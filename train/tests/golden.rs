@@ -23,7 +23,7 @@ fn check<E: Precision>(device: Device, products: MatmulBackend, bounds: [f64; 3]
     AnyStream::new(device).unwrap().enter(|train| {
         let mut model = TokenTransformer::<_, E>::from_tensors(train, &weights).unwrap();
         model.set_matmul_backend(products);
-        *model.optimizer_mut() = AdamW { lr: 1e-3, weight_decay: 0.05, ..AdamW::default() };
+        *model.optimizer_mut() = AdamW::default().with_lr(1e-3).with_weight_decay(0.05);
         let rows = file.shape("tokens").unwrap()[0];
         let batch = TokenBatch {
             tokens: file.f32("tokens", &[rows, model.config().input_dim]).unwrap(),
@@ -95,13 +95,11 @@ fn learns_as_pytorch<E: Precision>(device: Device, products: MatmulBackend, boun
     AnyStream::new(device).unwrap().enter(|train| {
         let mut model = TokenTransformer::<_, E>::from_tensors(train, &weights).unwrap();
         model.set_matmul_backend(products);
-        *model.optimizer_mut() = AdamW {
-            lr: setting("rate"),
-            schedule: Schedule::Cosine { warmup_steps: warm_up, steps, end: 0.0 },
-            weight_decay: setting("weight_decay"),
-            max_grad_norm: Some(setting("clip") as f32),
-            ..AdamW::default()
-        };
+        *model.optimizer_mut() = AdamW::default()
+            .with_lr(setting("rate"))
+            .with_schedule(Schedule::Cosine { warmup_steps: warm_up, steps, end: 0.0 })
+            .with_weight_decay(setting("weight_decay"))
+            .with_max_grad_norm(Some(setting("clip") as f32));
         let step = |n: u64| {
             let name = |part: &str| format!("{}.{part}", n % batches);
             let (tokens, position) = (numbers(&file, &name("tokens")), numbers(&file, &name("position")));

@@ -298,14 +298,12 @@ impl Bench {
     /// A small file that is right.
     fn file(&self, kind: Kind) -> Sketch {
         let noise = |n: usize| (0..n).map(|i| (i * 37 % 101) as f32 / 101.0 - 0.5).collect::<Vec<_>>();
-        let config = TokenTransformerConfig {
-            input_dim: 3,
-            embed_dim: 8,
-            num_heads: 2,
-            depth: 2,
-            num_classes: 5,
-            ..TokenTransformerConfig::default()
-        };
+        let config = TokenTransformerConfig::default()
+            .with_input_dim(3)
+            .with_embed_dim(8)
+            .with_num_heads(2)
+            .with_depth(2)
+            .with_num_classes(5);
         let model = || TokenTransformer::<_, f32>::new(&self.s, config, 1).unwrap();
         let mut tensors = Tensors::default();
         let mut add = |name: &str, shape: &[usize]| {
@@ -318,19 +316,18 @@ impl Bench {
                 return Sketch::of(&Tensors::load(&self.path).unwrap());
             }
             Kind::VisionLanguage => {
-                let config = VisionLanguageConfig {
-                    input_dim: 3,
-                    embed_dim: 8,
-                    num_heads: 2,
-                    depth: 1,
-                    text_embed_dim: 12,
-                    text_num_heads: 3,
-                    text_depth: 1,
-                    vocab_size: 9,
-                    max_tokens: 6,
-                    norm_eps: 1e-5,
-                    gelu: Gelu::Tanh,
-                };
+                let config = VisionLanguageConfig::default()
+                    .with_input_dim(3)
+                    .with_embed_dim(8)
+                    .with_num_heads(2)
+                    .with_depth(1)
+                    .with_text_embed_dim(12)
+                    .with_text_num_heads(3)
+                    .with_text_depth(1)
+                    .with_vocab_size(9)
+                    .with_max_tokens(6)
+                    .with_norm_eps(1e-5)
+                    .with_gelu(Gelu::Tanh);
                 return Sketch::of(&config.init(1).unwrap());
             }
             Kind::Encoder => {

@@ -15,23 +15,22 @@ use crate::support::{Sample, bits, devices, distance, numbers, products};
 
 stream_tags!(Train);
 
-const CONFIG: TokenTransformerConfig = TokenTransformerConfig {
-    input_dim: 5,
-    embed_dim: 24,
-    num_heads: 3,
-    depth: 2,
-    num_classes: 4,
-    norm_eps: 1e-5,
-    gelu: thalweg_train::Gelu::Tanh,
-    pooling: thalweg_train::Pooling::Mean,
-};
+fn base_config() -> TokenTransformerConfig {
+    TokenTransformerConfig::default()
+        .with_input_dim(5)
+        .with_embed_dim(24)
+        .with_num_heads(3)
+        .with_depth(2)
+        .with_num_classes(4)
+        .with_norm_eps(1e-5)
+        .with_gelu(thalweg_train::Gelu::Tanh)
+        .with_pooling(thalweg_train::Pooling::Mean)
+}
 
 fn optimizer() -> AdamW {
-    AdamW {
-        schedule: Schedule::Cosine { warmup_steps: 2, steps: 8, end: 0.1 },
-        max_grad_norm: Some(0.5),
-        ..AdamW::default()
-    }
+    AdamW::default()
+        .with_schedule(Schedule::Cosine { warmup_steps: 2, steps: 8, end: 0.1 })
+        .with_max_grad_norm(Some(0.5))
 }
 
 fn file(name: &str) -> PathBuf {
@@ -40,8 +39,9 @@ fn file(name: &str) -> PathBuf {
 
 fn restored_is_continued<E: Precision>(device: Device, name: &str) {
     AnyStream::new(device).unwrap().enter(|train| {
-        let batches: Vec<_> = (0..6).map(|n| Sample::new(CONFIG.input_dim, CONFIG.num_classes, 5, 7 + n)).collect();
-        let mut straight = TokenTransformer::<_, E>::new(train, CONFIG, 3).unwrap();
+        let batches: Vec<_> =
+            (0..6).map(|n| Sample::new(base_config().input_dim, base_config().num_classes, 5, 7 + n)).collect();
+        let mut straight = TokenTransformer::<_, E>::new(train, base_config(), 3).unwrap();
         *straight.optimizer_mut() = optimizer();
         for batch in &batches[..3] {
             straight.step(&batch.batch()).unwrap();
@@ -75,9 +75,11 @@ fn the_same_batches_give_the_same_bits() {
     for &device in devices() {
         AnyStream::new(device).unwrap().enter(|train| {
             let run = || {
-                let mut model = TokenTransformer::<_, f32>::new(train, CONFIG, 9).unwrap();
+                let mut model = TokenTransformer::<_, f32>::new(train, base_config(), 9).unwrap();
                 for n in 0..3 {
-                    model.step(&Sample::new(CONFIG.input_dim, CONFIG.num_classes, 40, n).batch()).unwrap();
+                    model
+                        .step(&Sample::new(base_config().input_dim, base_config().num_classes, 40, n).batch())
+                        .unwrap();
                 }
                 bits(&model.tensors().unwrap())
             };
@@ -90,8 +92,8 @@ fn the_same_batches_give_the_same_bits() {
 fn a_refused_batch_changes_nothing() {
     for &device in devices() {
         AnyStream::new(device).unwrap().enter(|train| {
-            let mut model = TokenTransformer::<_, f32>::new(train, CONFIG, 1).unwrap();
-            let sample = Sample::new(CONFIG.input_dim, CONFIG.num_classes, 4, 1);
+            let mut model = TokenTransformer::<_, f32>::new(train, base_config(), 1).unwrap();
+            let sample = Sample::new(base_config().input_dim, base_config().num_classes, 4, 1);
             model.step(&sample.batch()).unwrap();
             let before = bits(&model.tensors().unwrap());
             let good = sample.batch();
@@ -117,7 +119,7 @@ fn a_refused_batch_changes_nothing() {
 #[test]
 fn a_checkpoint_that_cannot_be_written_leaves_the_old_one() {
     let train = Device::cpu().unwrap().stream::<Train>().unwrap();
-    let model = TokenTransformer::<_, f32>::new(&train, CONFIG, 1).unwrap();
+    let model = TokenTransformer::<_, f32>::new(&train, base_config(), 1).unwrap();
     // The place is a folder that is not empty, so the file beside it cannot take the place.
     let folder = file("folder");
     fs::create_dir_all(folder.join("inside")).unwrap();
@@ -135,7 +137,7 @@ fn a_checkpoint_that_cannot_be_written_leaves_the_old_one() {
 fn a_broken_file_is_an_error_that_names_it() {
     let train = Device::cpu().unwrap().stream::<Train>().unwrap();
     let path = file("broken");
-    let mut tensors = TokenTransformer::<_, f32>::new(&train, CONFIG, 1).unwrap().tensors().unwrap();
+    let mut tensors = TokenTransformer::<_, f32>::new(&train, base_config(), 1).unwrap().tensors().unwrap();
     tensors.tensors.remove("head.bias");
     tensors.save(&path).unwrap();
     let error = TokenTransformer::<Train, f32>::restore(&train, &path).unwrap_err().to_string();
@@ -154,13 +156,13 @@ fn a_broken_file_is_an_error_that_names_it() {
 fn steps_as_graphs_have_the_same_bits() {
     fn run<E: Precision>(device: Device, by: MatmulBackend, graphs: bool) -> Vec<(String, Vec<u32>)> {
         AnyStream::new(device).unwrap().enter(|s| {
-            let mut model = TokenTransformer::<_, E>::new(s, CONFIG, 9).unwrap();
+            let mut model = TokenTransformer::<_, E>::new(s, base_config(), 9).unwrap();
             *model.optimizer_mut() = optimizer();
             model.set_matmul_backend(by);
             model.enable_graphs(graphs);
             let samples = [
-                Sample::new(CONFIG.input_dim, CONFIG.num_classes, 6, 1),
-                Sample::new(CONFIG.input_dim, CONFIG.num_classes, 3, 2),
+                Sample::new(base_config().input_dim, base_config().num_classes, 6, 1),
+                Sample::new(base_config().input_dim, base_config().num_classes, 3, 2),
             ];
             for n in 0..8 {
                 model.step(&samples[n % 2].batch()).unwrap();
@@ -187,16 +189,16 @@ fn steps_as_graphs_have_the_same_bits() {
 fn padding_changes_nothing() {
     for &device in devices() {
         AnyStream::new(device).unwrap().enter(|s| {
-            let sample = Sample::new(CONFIG.input_dim, CONFIG.num_classes, 5, 4);
+            let sample = Sample::new(base_config().input_dim, base_config().num_classes, 5, 4);
             let rows = sample.position.len() / 2;
             let run = |padding: Option<(usize, f32)>| {
                 let (more, value) = padding.unwrap_or((0, 0.0));
                 let padded = |data: &[f32], of| [data, &vec![value; more * of]].concat();
-                let tokens = s.upload_blocking(&padded(&sample.tokens, CONFIG.input_dim)).unwrap();
+                let tokens = s.upload_blocking(&padded(&sample.tokens, base_config().input_dim)).unwrap();
                 let position = s.upload_blocking(&padded(&sample.position, 2)).unwrap();
                 let cu_seqlens = s.upload_blocking(&sample.cu_seqlens).unwrap();
                 let labels = s.upload_blocking(&sample.labels).unwrap();
-                let mut model = TokenTransformer::<_, f32>::new(s, CONFIG, 9).unwrap();
+                let mut model = TokenTransformer::<_, f32>::new(s, base_config(), 9).unwrap();
                 let batch = DeviceBatch {
                     tokens: &tokens,
                     position: &position,
@@ -230,7 +232,7 @@ fn padding_changes_nothing() {
 fn lengths_of_a_batch_on_the_device_are_checked() {
     let cpu = Device::cpu().unwrap();
     AnyStream::new(cpu).unwrap().enter(|s| {
-        let mut model = TokenTransformer::<_, f32>::new(s, CONFIG, 9).unwrap();
+        let mut model = TokenTransformer::<_, f32>::new(s, base_config(), 9).unwrap();
         let (numbers, integers) = (s.alloc_zeroed::<f32>(100).unwrap(), s.alloc_zeroed::<i32>(10).unwrap());
         // Tokens, places, ends and labels. The first are right.
         for (k, [t, p, c, l]) in
@@ -259,11 +261,16 @@ fn batches_of_other_shapes_use_the_same_room() {
     let device = Device::new_cpu().unwrap();
     let batch = |sequences: usize, rows: usize| {
         let ends = (0..=sequences).map(|i| (i * rows) as i32).collect::<Vec<_>>();
-        (vec![0.5; sequences * rows * CONFIG.input_dim], vec![0.5; 2 * sequences * rows], ends, vec![1; sequences])
+        (
+            vec![0.5; sequences * rows * base_config().input_dim],
+            vec![0.5; 2 * sequences * rows],
+            ends,
+            vec![1; sequences],
+        )
     };
     let batches = [batch(2, 40), batch(12, 2)];
     let step = |train: &Stream<PerThread<'_>>| {
-        let mut model = TokenTransformer::<_, f32>::new(train, CONFIG, 1).unwrap();
+        let mut model = TokenTransformer::<_, f32>::new(train, base_config(), 1).unwrap();
         model.enable_graphs(false);
         let mut round = || {
             for (tokens, position, cu_seqlens, labels) in &batches {

@@ -165,19 +165,18 @@ fn any_case() -> impl Strategy<Value = Case> {
     (encoder, decoder, sizes).prop_map(
         |((inputs, size, heads, depth), (text_size, text_heads, text_depth, vocabulary), sizes)| {
             let (rows, prompt, count, erf, seed) = sizes;
-            let config = VisionLanguageConfig {
-                input_dim: inputs,
-                embed_dim: size * heads,
-                num_heads: heads,
-                depth,
-                text_embed_dim: text_size * text_heads,
-                text_num_heads: text_heads,
-                text_depth,
-                vocab_size: vocabulary,
-                max_tokens: prompt + count - 1,
-                norm_eps: 1e-5,
-                gelu: if erf { Gelu::Erf } else { Gelu::Tanh },
-            };
+            let config = VisionLanguageConfig::default()
+                .with_input_dim(inputs)
+                .with_embed_dim(size * heads)
+                .with_num_heads(heads)
+                .with_depth(depth)
+                .with_text_embed_dim(text_size * text_heads)
+                .with_text_num_heads(text_heads)
+                .with_text_depth(text_depth)
+                .with_vocab_size(vocabulary)
+                .with_max_tokens(prompt + count - 1)
+                .with_norm_eps(1e-5)
+                .with_gelu(if erf { Gelu::Erf } else { Gelu::Tanh });
             Case { config, rows, prompt, count, seed }
         },
     )
@@ -228,25 +227,26 @@ proptest! {
     }
 }
 
-const SMALL: VisionLanguageConfig = VisionLanguageConfig {
-    input_dim: 2,
-    embed_dim: 8,
-    num_heads: 2,
-    depth: 1,
-    text_embed_dim: 8,
-    text_num_heads: 2,
-    text_depth: 1,
-    vocab_size: 9,
-    max_tokens: 6,
-    norm_eps: 1e-5,
-    gelu: Gelu::Tanh,
-};
+fn small() -> VisionLanguageConfig {
+    VisionLanguageConfig::default()
+        .with_input_dim(2)
+        .with_embed_dim(8)
+        .with_num_heads(2)
+        .with_depth(1)
+        .with_text_embed_dim(8)
+        .with_text_num_heads(2)
+        .with_text_depth(1)
+        .with_vocab_size(9)
+        .with_max_tokens(6)
+        .with_norm_eps(1e-5)
+        .with_gelu(Gelu::Tanh)
+}
 
 /// The largest logit belongs to several ids if rows of the table are equal: the lowest id is
 /// written, and a text ends at id 0.
 #[test]
 fn the_lowest_id_among_equals_is_written_and_0_ends_a_text() {
-    let mut file = SMALL.init(3).unwrap();
+    let mut file = small().init(3).unwrap();
     let Data::F32(table) = &mut file.tensors.get_mut("decoder.tok.weight").unwrap().data else { panic!("numbers") };
     let row = table[8..16].to_vec();
     for id in 0..9 {
@@ -268,7 +268,7 @@ fn the_lowest_id_among_equals_is_written_and_0_ends_a_text() {
 
 #[test]
 fn halves_on_two_streams_write_what_the_whole_writes() {
-    let file = SMALL.init(5).unwrap();
+    let file = small().init(5).unwrap();
     for &device in devices() {
         let streams = [AnyStream::new(device).unwrap(), AnyStream::new(device).unwrap()];
         streams[0].enter(|work| {
@@ -299,7 +299,7 @@ fn halves_on_two_streams_write_what_the_whole_writes() {
 #[test]
 fn texts_as_graphs_are_the_same() {
     fn run<E: Precision>(device: Device, graphs: bool) -> Vec<Vec<i32>> {
-        let file = SMALL.init(8).unwrap();
+        let file = small().init(8).unwrap();
         AnyStream::new(device).unwrap().enter(|s| {
             let mut decoder = TextDecoder::<_, E>::from_tensors(s, &file).unwrap();
             decoder.enable_graphs(graphs);
@@ -327,7 +327,7 @@ fn texts_as_graphs_are_the_same() {
 #[test]
 fn what_makes_no_sense_is_an_error() {
     let work = Device::cpu().unwrap().stream::<Work>().unwrap();
-    let file = SMALL.init(1).unwrap();
+    let file = small().init(1).unwrap();
     let mut model = VisionLanguage::<_, f32>::from_tensors(&work, &file).unwrap();
     let mut fails = |tokens: usize, position: usize, prompt: &[i32], count: usize, why: &str| {
         let error = model.generate(&vec![0.0; tokens], &vec![0.0; position], prompt, count).unwrap_err();
@@ -343,8 +343,8 @@ fn what_makes_no_sense_is_an_error() {
     fails(4, 4, &[1, 2], 6, "over 6 places");
     assert!(model.generate(&[0.0; 4], &[0.0; 4], &[1, 2], 5).is_ok());
     assert!(model.generate(&[0.0; 4], &[0.0; 4], &[1, 2], 0).unwrap().is_empty());
-    assert!(VisionLanguageConfig { vocab_size: 0, ..SMALL }.init(1).is_err());
-    assert!(VisionLanguageConfig { text_num_heads: 3, ..SMALL }.init(1).is_err());
+    assert!(small().with_vocab_size(0).init(1).is_err());
+    assert!(small().with_text_num_heads(3).init(1).is_err());
     let mut broken = file.clone();
     broken.metadata.remove("decoder_heads");
     assert!(VisionLanguageConfig::from_tensors(&broken).unwrap_err().to_string().contains("decoder_heads"));

@@ -42,6 +42,7 @@ impl Capacity {
 
 /// The number of tokens of each patch.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TokenAllocation {
     /// The side `n` of the `n` x `n` tokens of each patch, in raster order, or 0.
     pub sides: Vec<i32>,
@@ -60,7 +61,7 @@ pub struct TokenAllocation {
 ///
 /// stream_tags!(Work);
 /// let work = Device::best()?.stream::<Work>()?;
-/// let params = TokenParams { budget: 500, ..TokenParams::default() };
+/// let params = TokenParams::default().with_budget(500);
 /// let allocation = allocate_tokens_blocking(&work, &[0.1, 1.0, 0.5], &params)?;
 /// assert_eq!(allocation.sides, [0, 20, 10]); // 400 + 100 tokens
 /// assert_eq!(allocation.cu_seqlens, [0, 400, 500]);

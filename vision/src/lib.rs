@@ -23,7 +23,7 @@
 //! use thalweg_vision::{Image, TokenParams, Pipeline};
 //!
 //! let image = Image::new(2, 3, vec![0, 0, 0, 255, 255, 255, 9, 9, 9, 50, 60, 70, 1, 2, 3, 4, 5, 6])?;
-//! let params = TokenParams { patch: 2, budget: 100, sides: 2..=4, ..TokenParams::default() };
+//! let params = TokenParams::default().with_patch(2).with_budget(100).with_sides(2..=4);
 //! let pipeline = Pipeline::new(Device::best()?, params)?;
 //! let tokens = pipeline.run(&[image]).remove(0)?;
 //! assert_eq!(tokens.grid, [1, 2]);

@@ -15,8 +15,9 @@ pub const PLANES: usize = thalweg_kernels::vision::PLANES as usize;
 pub const MAX_EXTENT: u32 = thalweg_kernels::vision::MAX_EXTENT;
 
 /// The parameters that turn an image into tokens.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thalweg::__Setters)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default, deny_unknown_fields))]
+#[non_exhaustive]
 pub struct TokenParams {
     /// Side of a patch in pixels, 1 to 16384. Default 32.
     pub patch: u32,

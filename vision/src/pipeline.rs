@@ -49,7 +49,7 @@ const TARGET: &str = "thalweg_vision::pipeline";
 /// use thalweg_vision::{TokenParams, Pipeline, Tokens};
 /// use std::collections::VecDeque;
 ///
-/// let pipeline = Pipeline::new(Device::best()?, TokenParams { budget: 500, ..TokenParams::default() })?;
+/// let pipeline = Pipeline::new(Device::best()?, TokenParams::default().with_budget(500))?;
 /// let mut under_way: VecDeque<Event<Tokens>> = VecDeque::new();
 /// let mut total = 0;
 /// let mut used = |tokens: Event<Tokens>| {
@@ -83,7 +83,7 @@ const TARGET: &str = "thalweg_vision::pipeline";
 /// let gpus = [Device::cpu()?, Device::new_cpu()?];
 /// let images = [10, 90, 170, 250].map(|shade| Image::new(64, 64, vec![shade; 3 * 64 * 64]));
 /// let images = images.into_iter().collect::<Result<Vec<_>>>()?;
-/// let params = TokenParams { budget: 500, ..TokenParams::default() };
+/// let params = TokenParams::default().with_budget(500);
 ///
 /// let shares: Vec<&[Image]> = images.chunks(images.len().div_ceil(gpus.len())).collect();
 /// let sets: Vec<Vec<Result<TokenSet>>> =
@@ -229,8 +229,8 @@ impl Pipeline {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> thalweg::Result<()> {
-    /// let params = TokenParams { budget: 500, ..TokenParams::default() };
-    /// let options = PipelineOptions { depth: 2, ..PipelineOptions::default() };
+    /// let params = TokenParams::default().with_budget(500);
+    /// let options = PipelineOptions::default().with_depth(2);
     /// let pipeline = Pipeline::with_options(Device::best()?, params, options)?;
     /// let request = async |shade| {
     ///     let mut frame = pipeline.frame_async(&[[40, 70]]).await?; // at most two requests are past this line
@@ -348,7 +348,7 @@ impl Pipeline {
     /// stream_tags!(Work);
     /// let gpu = Device::best()?;
     /// let work = gpu.stream::<Work>()?;
-    /// let pipeline = Pipeline::new(gpu, TokenParams { budget: 500, ..TokenParams::default() })?;
+    /// let pipeline = Pipeline::new(gpu, TokenParams::default().with_budget(500))?;
     ///
     /// let rgb = work.alloc_zeroed::<u8>(3 * 64 * 64)?; // from a decoder on the GPU, say
     /// let mut workspace = pipeline.workspace(&work, &[[64, 64]])?;
@@ -389,7 +389,7 @@ impl Pipeline {
     /// stream_tags!(Decode);
     /// let gpu = Device::best()?;
     /// let decode = gpu.stream::<Decode>()?;
-    /// let pipeline = Pipeline::new(gpu, TokenParams { budget: 500, ..TokenParams::default() })?;
+    /// let pipeline = Pipeline::new(gpu, TokenParams::default().with_budget(500))?;
     ///
     /// let pixels = decode.alloc_zeroed::<u8>(3 * 64 * 64)?; // from a decoder on the GPU, say
     /// let pixels = decode.record(pixels)?;

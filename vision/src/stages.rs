@@ -7,6 +7,7 @@ use thalweg::{Result, TimedEvent};
 /// The device time of each stage, summed over batches. Batches overlap, so the sum may exceed the
 /// time on the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StageTimings {
     /// Host to device.
     pub upload: Duration,

@@ -13,6 +13,7 @@ use crate::workspace::{Part, Plan, TokenPrecision};
 
 /// Everything about one image's tokens, on the host.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct TokenSet {
     /// Rows of the image.
     pub height: u32,

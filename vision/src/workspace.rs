@@ -262,7 +262,7 @@ impl<S: LiveBrand> WorkspaceOn<S> {
     /// let (w2, b2) = ([0.1f32; 8 * 64], [0.0f32; 8]);
     /// let head = Head::new(Layer { weight: &w1, bias: &b1 }, Layer { weight: &w2, bias: &b2 })?;
     /// let (first, other) = (Query::new(&[1.0; 8])?, Query::new(&[-1.0; 8])?);
-    /// let pipeline = Pipeline::new(work.device(), TokenParams { budget: 500, ..TokenParams::default() })?.with_query(&head, &first)?;
+    /// let pipeline = Pipeline::new(work.device(), TokenParams::default().with_budget(500))?.with_query(&head, &first)?;
     /// let rgb = work.alloc_zeroed::<u8>(3 * 64 * 64)?;
     /// let mut workspace = pipeline.workspace(&work, &[[64, 64]])?;
     /// workspace.enqueue(&work, &rgb)?; // with the first query
@@ -462,9 +462,8 @@ mod tests {
         let work = device.stream::<Work>()?;
         let image = Image::new(48, 70, (0..48 * 70 * 3).map(|i| (i * 31 % 251) as u8).collect())?;
         for precision in [TokenPrecision::F32, TokenPrecision::F16, TokenPrecision::Bf16] {
-            let options = PipelineOptions { precision, ..PipelineOptions::default() };
-            let pipeline =
-                Pipeline::with_options(device, TokenParams { budget: 301, ..TokenParams::default() }, options)?;
+            let options = PipelineOptions::default().with_precision(precision);
+            let pipeline = Pipeline::with_options(device, TokenParams::default().with_budget(301), options)?;
             let want = pipeline.run(std::slice::from_ref(&image)).remove(0)?;
             let rgb = work.upload_blocking(image.rgb())?;
             let mut workspace = pipeline.workspace(&work, &[[48, 70]])?;

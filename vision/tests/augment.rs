@@ -25,7 +25,7 @@ const ERROR: f64 = 2e-5;
 
 /// Without normalization, so that elements are from 0 to 1.
 fn plain() -> Augmentation {
-    Augmentation { normalize: None, ..Augmentation::default() }
+    Augmentation::default().with_normalize(None)
 }
 
 /// Lays images one after another, each `gap` bytes after the last one.
@@ -109,7 +109,7 @@ fn golden_files() {
     let golden = golden();
     assert_eq!(golden.len(), 8, "files are missing");
     let augmentation = Augmentation::default();
-    let Normalization { mean, std } = Normalization::default();
+    let Normalization { mean, std, .. } = Normalization::default();
     let (mut flips, mut blurs, mut grays) = (0, 0, 0);
     for (name, [seed, epoch, index, size]) in golden {
         let photo = name.split('-').next().unwrap();
@@ -193,8 +193,8 @@ proptest! {
     /// Images of any sizes in one launch equal the reference, and an image has the same bits alone.
     #[test]
     fn batches_equal_the_reference((size, batch, taps, luma) in batches()) {
-        let blur = (size >= 7).then(|| RandomBlur { taps, ..RandomBlur::default() });
-        let options = Augmentation { blur, luma, ..plain() };
+        let blur = (size >= 7).then(|| RandomBlur::default().with_taps(taps));
+        let options = plain().with_blur(blur).with_luma(luma);
         let images: Vec<Image> = batch.iter().map(|(spec, _)| spec.build()).collect();
         let parameters: Vec<Parameters> = batch.iter().map(|(_, p)| *p).collect();
         let want: Vec<Vec<f64>> =
@@ -274,7 +274,7 @@ fn extreme_sizes_equal_the_reference() {
         let sigma = if size >= 7 { 1.3 } else { 0.0 };
         let p =
             Parameters { brightness: 1.3, contrast: 0.7, sigma, ..Parameters::identity(width as u32, height as u32) };
-        let options = if size >= 7 { plain() } else { Augmentation { blur: None, ..plain() } };
+        let options = if size >= 7 { plain() } else { plain().with_blur(None) };
         let want = reference(&image, p, size, &options);
         on_each_device(|stream| {
             let got = run(stream, &options, size, std::slice::from_ref(&image), &[p]);
@@ -289,8 +289,7 @@ fn a_crop_of_the_size_is_not_resampled() {
     let image = ImageSpec { height: 70, width: 80, content: Content::Noise, saturated: false, seed: 1 }.build();
     let p = Parameters { crop: Crop { top: 3, left: 9, height: 61, width: 61 }, ..Parameters::identity(80, 70) };
     on_each_device(|stream| {
-        let got =
-            run(stream, &Augmentation { contrast: 0.0, blur: None, ..plain() }, 61, std::slice::from_ref(&image), &[p]);
+        let got = run(stream, &plain().with_contrast(0.0).with_blur(None), 61, std::slice::from_ref(&image), &[p]);
         for (i, v) in got.iter().enumerate() {
             let (c, y, x) = (i / 61 / 61, i / 61 % 61, i % 61);
             let want = f32::from(image.pixel(3 + y, 9 + x)[c]) / 255.0;
@@ -338,13 +337,13 @@ fn each_step_can_be_switched_off() {
         let of = |options: &Augmentation| options.parameters(9, 0, index, 90, 70).unwrap();
         let all = of(&whole);
         let whole_image = Crop { top: 0, left: 0, height: 70, width: 90 };
-        assert_eq!(of(&Augmentation { crop: None, ..whole.clone() }), Parameters { crop: whole_image, ..all });
-        assert_eq!(of(&Augmentation { flip: 0.0, ..whole.clone() }), Parameters { flip: false, ..all });
-        assert_eq!(of(&Augmentation { brightness: 0.0, ..whole.clone() }), Parameters { brightness: 1.0, ..all });
-        assert_eq!(of(&Augmentation { contrast: 0.0, ..whole.clone() }), Parameters { contrast: 1.0, ..all });
-        assert_eq!(of(&Augmentation { saturation: 0.0, ..whole.clone() }), Parameters { saturation: 1.0, ..all });
-        assert_eq!(of(&Augmentation { grayscale: 0.0, ..whole.clone() }), Parameters { grayscale: false, ..all });
-        assert_eq!(of(&Augmentation { blur: None, ..whole.clone() }), Parameters { sigma: 0.0, ..all });
+        assert_eq!(of(&whole.clone().with_crop(None)), Parameters { crop: whole_image, ..all });
+        assert_eq!(of(&whole.clone().with_flip(0.0)), Parameters { flip: false, ..all });
+        assert_eq!(of(&whole.clone().with_brightness(0.0)), Parameters { brightness: 1.0, ..all });
+        assert_eq!(of(&whole.clone().with_contrast(0.0)), Parameters { contrast: 1.0, ..all });
+        assert_eq!(of(&whole.clone().with_saturation(0.0)), Parameters { saturation: 1.0, ..all });
+        assert_eq!(of(&whole.clone().with_grayscale(0.0)), Parameters { grayscale: false, ..all });
+        assert_eq!(of(&whole.clone().with_blur(None)), Parameters { sigma: 0.0, ..all });
         assert_eq!(of(&Augmentation::none()), Parameters::identity(90, 70));
     }
 }
@@ -356,7 +355,7 @@ fn long_images_get_the_central_crop() {
     let crop = |width, height| options.parameters(1, 0, 0, width, height).unwrap().crop;
     assert_eq!(crop(97, 1), Crop { top: 0, left: 48, height: 1, width: 1 });
     assert_eq!(crop(3, 900), Crop { top: 448, left: 0, height: 4, width: 3 });
-    let none = Augmentation { crop: Some(RandomCrop { attempts: 0, ..RandomCrop::default() }), ..options };
+    let none = options.with_crop(Some(RandomCrop::default().with_attempts(0)));
     assert_eq!(none.parameters(1, 0, 0, 100, 90).unwrap().crop, Crop { top: 0, left: 0, height: 90, width: 100 });
 }
 
@@ -375,18 +374,15 @@ fn what_cannot_be_done_is_an_error() {
     let default = Augmentation::default();
     refused(default.parameters(0, 0, 0, 0, 5), "image size");
     refused(default.parameters(0, 0, 0, 5, 16385), "image size");
-    let wide = RandomCrop { ratio: 1e-3..=2e-3, ..RandomCrop::default() };
-    refused(Augmentation { crop: Some(wide), ..plain() }.parameters(0, 0, 0, 40, 1), "crop ratio");
-    refused(Augmentation { flip: 1.5, ..plain() }.validate(), "flip");
-    refused(Augmentation { contrast: f64::NAN, ..plain() }.validate(), "contrast");
-    let area = RandomCrop { area: 0.5..=0.1, ..RandomCrop::default() };
-    refused(Augmentation { crop: Some(area), ..plain() }.validate(), "crop area");
-    refused(
-        Augmentation { blur: Some(RandomBlur { taps: 4, ..RandomBlur::default() }), ..plain() }.validate(),
-        "blur taps",
-    );
-    let flat = Normalization { std: [1.0, 0.0, 1.0], ..Normalization::default() };
-    refused(Augmentation { normalize: Some(flat), ..plain() }.validate(), "normalize");
+    let wide = RandomCrop::default().with_ratio(1e-3..=2e-3);
+    refused(plain().with_crop(Some(wide)).parameters(0, 0, 0, 40, 1), "crop ratio");
+    refused(plain().with_flip(1.5).validate(), "flip");
+    refused(plain().with_contrast(f64::NAN).validate(), "contrast");
+    let area = RandomCrop::default().with_area(0.5..=0.1);
+    refused(plain().with_crop(Some(area)).validate(), "crop area");
+    refused(plain().with_blur(Some(RandomBlur::default().with_taps(4))).validate(), "blur taps");
+    let flat = Normalization::default().with_std([1.0, 0.0, 1.0]);
+    refused(plain().with_normalize(Some(flat)).validate(), "normalize");
 
     on_each_device(|stream| {
         let make = |options: &Augmentation, size, images| options.augmenter(stream, size, images).map(drop);
@@ -395,10 +391,10 @@ fn what_cannot_be_done_is_an_error() {
         refused(make(&default, 16385, 1), "size");
         refused(make(&default, 7, 0), "images");
         make(&default, 7, 1).unwrap();
-        make(&Augmentation { blur: None, ..plain() }, 1, 1).unwrap();
-        make(&Augmentation { blur: Some(RandomBlur { taps: 3, ..RandomBlur::default() }), ..plain() }, 3, 1).unwrap();
+        make(&plain().with_blur(None), 1, 1).unwrap();
+        make(&plain().with_blur(Some(RandomBlur::default().with_taps(3))), 3, 1).unwrap();
 
-        let still = Augmentation { contrast: 0.0, blur: None, ..plain() };
+        let still = plain().with_contrast(0.0).with_blur(None);
         let mut augmenter = still.augmenter(stream, 8, 2).unwrap();
         let rgb = stream.upload_blocking(&[9u8; 3 * 4 * 5]).unwrap();
         let mut out = stream.alloc_zeroed::<f32>(3 * 8 * 8).unwrap();

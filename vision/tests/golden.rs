@@ -26,26 +26,24 @@ struct Golden {
 fn goldens() -> [Golden; 5] {
     let default = TokenParams::default;
     [
-        Golden { file: "eye", photo: "eye", params: TokenParams { budget: 1024, ..default() } },
+        Golden { file: "eye", photo: "eye", params: default().with_budget(1024) },
         Golden { file: "chelsea", photo: "chelsea", params: default() },
         Golden {
             file: "coffee-budget10000-focus0.5",
             photo: "coffee",
-            params: TokenParams { budget: 10000, focus: 0.5, ..default() },
+            params: default().with_budget(10000).with_focus(0.5),
         },
         Golden {
             file: "eye-options",
             photo: "eye",
-            params: TokenParams {
-                patch: 24,
-                sides: 4..=12,
-                budget: 300,
-                fixation: [0.2, 0.8],
-                foveal_bias: 0.5,
-                ..default()
-            },
+            params: default()
+                .with_patch(24)
+                .with_sides(4..=12)
+                .with_budget(300)
+                .with_fixation([0.2, 0.8])
+                .with_foveal_bias(0.5),
         },
-        Golden { file: "row", photo: "row", params: TokenParams { patch: 16, budget: 200, ..default() } },
+        Golden { file: "row", photo: "row", params: default().with_patch(16).with_budget(200) },
     ]
 }
 
@@ -58,7 +56,7 @@ fn photo(golden: &Golden) -> Image {
 }
 
 fn run(device: Device, golden: &Golden) -> TokenSet {
-    let options = PipelineOptions { textures: true, ..PipelineOptions::default() };
+    let options = PipelineOptions::default().with_textures(true);
     let pipeline = Pipeline::with_options(device, golden.params.clone(), options).unwrap();
     pipeline.run(&[given(&photo(golden))]).remove(0).unwrap()
 }

@@ -263,7 +263,12 @@ proptest! {
     ) {
         let weights = Weights::random(dimension, 0.0, seed);
         let (head, query) = weights.build(balancer);
-        let params = TokenParams { patch, budget: 300, sides: 2..=5, mix, foveal_bias, ..TokenParams::default() };
+        let params = TokenParams::default()
+            .with_patch(patch)
+            .with_budget(300)
+            .with_sides(2..=5)
+            .with_mix(mix)
+            .with_foveal_bias(foveal_bias);
         let image = given(&spec.build());
         let expected = match mix {
             Some(mix) => Some(mix.map(f64::from)),
@@ -286,7 +291,7 @@ fn every_schedule_gives_the_same() {
         |seed| oracle::ImageSpec { height: 70, width: 90, content: oracle::Content::Noise, saturated: false, seed };
     let images = [1, 2, 3].map(|seed| given(&spec(seed).build()));
     let run = |device: Device| -> (Vec<TokenSet>, Vec<arr_coc_0_1::Maps>) {
-        let pipeline = Pipeline::new(device, TokenParams { budget: 200, ..TokenParams::default() }).unwrap();
+        let pipeline = Pipeline::new(device, TokenParams::default().with_budget(200)).unwrap();
         let sets = pipeline.with_query(&head, &query).unwrap().run(&images);
         let maps = arr_coc_0_1::Profile::new(device, &head, &query).unwrap().run(&images).unwrap();
         (sets.into_iter().map(Result::unwrap).collect(), maps)
@@ -766,7 +771,7 @@ fn weights_of_other_shapes_are_refused() {
 #[test]
 fn a_weight_for_a_query_that_is_not_there_is_refused() {
     let image = thalweg_vision::Image::new(1, 1, vec![1, 2, 3]).unwrap();
-    let params = |mix| TokenParams { mix: Some(mix), ..TokenParams::default() };
+    let params = |mix| TokenParams::default().with_mix(Some(mix));
     let pipeline = Pipeline::new(Device::best().unwrap(), params([0.5, 0.4, 0.1])).unwrap();
     let error = pipeline.run(std::slice::from_ref(&image)).remove(0).unwrap_err();
     assert!(error.to_string().contains("mix is 0.1 for the participatory score, expected 0"), "{error}");

@@ -334,14 +334,12 @@ fn fit<S: LiveBrand, C: LiveBrand, E: thalweg_train::Precision>(
         )));
     }
     let mut history = run.begin.history.clone();
-    let config = TokenTransformerConfig {
-        input_dim: INPUTS,
-        embed_dim: width,
-        num_heads: heads,
-        depth,
-        num_classes: set.classes.len(),
-        ..TokenTransformerConfig::default()
-    };
+    let config = TokenTransformerConfig::default()
+        .with_input_dim(INPUTS)
+        .with_embed_dim(width)
+        .with_num_heads(heads)
+        .with_depth(depth)
+        .with_num_classes(set.classes.len());
     // The other ranks get what rank 0 has.
     let model = match run.args.resume && run.leads {
         true => TokenTransformer::<S, E>::restore(stream, &files.checkpoint).map_err(|e| format!("--resume: {e}"))?.0,
@@ -356,13 +354,11 @@ fn fit<S: LiveBrand, C: LiveBrand, E: thalweg_train::Precision>(
     let mut learner = Learner::new(team, model)?;
     let steps_of_epoch = set.learn.len().div_ceil(batch) as u64;
     let steps = steps_of_epoch * u64::from(epochs);
-    *learner.model().optimizer_mut() = AdamW {
-        lr: settings.lr,
-        schedule: Schedule::Cosine { warmup_steps: (steps / 20).clamp(1, steps_of_epoch), steps, end: 0.0 },
-        weight_decay: settings.weight_decay,
-        max_grad_norm: Some(settings.clip),
-        ..AdamW::default()
-    };
+    *learner.model().optimizer_mut() = AdamW::default()
+        .with_lr(settings.lr)
+        .with_schedule(Schedule::Cosine { warmup_steps: (steps / 20).clamp(1, steps_of_epoch), steps, end: 0.0 })
+        .with_weight_decay(settings.weight_decay)
+        .with_max_grad_norm(Some(settings.clip));
     let mut best = history.iter().cloned().reduce(|best: Epoch, next| if next.beats(&best) { next } else { best });
     let mut packed = Packed::default();
     for epoch in history.len() as u32 + 1..=epochs {

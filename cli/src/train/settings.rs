@@ -117,12 +117,10 @@ impl Settings {
         let quarter = (area as f64).sqrt() / 4.0;
         let budget = self.budget.unwrap_or((area / 64).clamp(64, 256));
         let sides = self.sides.unwrap_or(if budget <= 64 { [2, 2] } else { [2, 4] });
-        let params = TokenParams {
-            patch: self.patch.unwrap_or(((quarter / 4.0).round() as u32 * 4).clamp(4, 32)),
-            sides: sides[0]..=sides[1],
-            budget,
-            ..TokenParams::default()
-        };
+        let params = TokenParams::default()
+            .with_patch(self.patch.unwrap_or(((quarter / 4.0).round() as u32 * 4).clamp(4, 32)))
+            .with_sides(sides[0]..=sides[1])
+            .with_budget(budget);
         params.validate().map_err(|e| e.to_string())?;
         Ok(params)
     }

@@ -136,7 +136,7 @@ impl Copies {
     pub(crate) fn new<S: LiveBrand>(run: &Run<'_, S>, device: Device) -> Result<Self> {
         let RankShared { size, options, .. } = *run.rank_shared();
         let [push, pull] = [AnyStream::new(device)?, AnyStream::new(device)?];
-        let sum = AnyStream::with(device, StreamOptions { priority: *device.priorities().start() })?;
+        let sum = AnyStream::with(device, StreamOptions::default().with_priority(*device.priorities().start()))?;
         let words =
             Plan::most(size, options.piece).div_ceil(size_of::<u64>()).next_multiple_of(UNIT / size_of::<u64>());
         let others = run.rank_shared().others();
@@ -381,7 +381,7 @@ mod tests {
     }
 
     fn options(piece: usize) -> WorldOptions {
-        WorldOptions { backend: Backend::Peer, piece, timeout: LONG, ..WorldOptions::default() }
+        WorldOptions::default().with_backend(Backend::Peer).with_piece(piece).with_timeout(LONG)
     }
 
     /// The sum of a bucket stands until the next bucket has been copied, the way back of both until

@@ -22,7 +22,8 @@ use crate::lock;
 use table::Table;
 
 /// The limits of a store.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, thalweg::__Setters)]
+#[non_exhaustive]
 pub struct StoreLimits {
     /// Bytes of a key.
     pub key: usize,

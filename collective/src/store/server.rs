@@ -357,7 +357,7 @@ mod tests {
     /// not waited for until the end of its request.
     #[test]
     fn who_has_gone_or_is_strange_takes_no_connection() {
-        let server = server(StoreLimits { connections: 1, ..StoreLimits::default() }, HOUR, HOUR);
+        let server = server(StoreLimits::default().with_connections(1), HOUR, HOUR);
         let unauthenticated_peers = [(); 3].map(|()| unauthenticated(&server, b""));
         let store = client(&server);
         assert!(store.reconnect().is_err(), "there is one connection");

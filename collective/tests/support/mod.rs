@@ -21,7 +21,7 @@ pub enum Over {
 }
 
 pub fn options(timeout: Duration) -> WorldOptions {
-    WorldOptions { timeout, connect_timeout: LONG, ..WorldOptions::default() }
+    WorldOptions::default().with_timeout(timeout).with_connect_timeout(LONG)
 }
 
 /// Runs the ranks, each on a CPU device of its own if they may fail, or all on one.
@@ -33,7 +33,7 @@ pub fn run<T: Send>(
 ) -> Vec<T> {
     match over {
         Over::Memory => ranks(devices, options, f),
-        Over::Peer => ranks(devices, WorldOptions { backend: Backend::Peer, ..options }, f),
+        Over::Peer => ranks(devices, options.with_backend(Backend::Peer), f),
         Over::Tcp => {
             let server = StoreServer::bind("127.0.0.1:0", b"s", StoreLimits::default()).unwrap();
             let store = server.address().to_string();

@@ -8,7 +8,7 @@ use thalweg::{AnyStream, Device, Error, Event, Result};
 
 use super::{options, source};
 use crate::loader::NewStream;
-use crate::{Batch, Loader, LoaderOptions, UploadMode, lock};
+use crate::{Batch, Loader, UploadMode, lock};
 
 /// Streams of which the first waits at a gate, until it is opened.
 struct Gate(Mutex<(usize, bool)>, Condvar);
@@ -59,7 +59,8 @@ fn batches_are_uploaded_on_streams_in_turn() {
     for (gate, new_stream, upload_streams, streams) in [(&ONE, one, 1, 1), (&TWO, two, 2, 2), (&MANY, many, 9, 4)] {
         // A device of its own, because a seeded or a shared one may run other work under the gate.
         let device = Device::new_cpu().unwrap();
-        let options = LoaderOptions { batch_size: 2, prefetch: 4, upload_streams, ..options(UploadMode::Streams) };
+        let options =
+            options(UploadMode::Streams).with_batch_size(2).with_prefetch(4).with_upload_streams(upload_streams);
         let mut loader = Loader::with(device, source(), options, |pool, bytes| pool.take(bytes), new_stream).unwrap();
         let batches: Vec<_> = (0..4).map(|_| loader.next().unwrap().unwrap()).collect();
         // All batches on the first stream are held, and all others are uploaded.
@@ -89,7 +90,7 @@ fn a_stream_that_cannot_be_made_is_done_without() {
         *made += 1;
         if *made == 2 { Err(Error::Thread { reason: "no stream".into() }) } else { AnyStream::new(device) }
     };
-    let options = LoaderOptions { prefetch: 3, upload_streams: 3, batch_size: 1, ..options(UploadMode::Streams) };
+    let options = options(UploadMode::Streams).with_prefetch(3).with_upload_streams(3).with_batch_size(1);
     let cpu = Device::cpu().unwrap();
     let mut loader = Loader::with(cpu, source(), options, |pool, bytes| pool.take(bytes), second_fails).unwrap();
     let metas: Vec<_> = loader.by_ref().map(|batch| batch.unwrap().synchronize().unwrap().meta).collect();

@@ -55,15 +55,13 @@ fn consume(device: Device, folder: &Path, flags: c_uint, shared: &Shared) -> Res
         }
         read_photo(path, sink)
     })?;
-    let options = LoaderOptions {
-        batch_size: 8,
-        prefetch: 3,
-        decode_threads: 4,
-        shuffle: Some(1),
-        upload: UploadMode::Streams,
-        decode: DecodeBackend::Device,
-        ..LoaderOptions::default()
-    };
+    let options = LoaderOptions::default()
+        .with_batch_size(8)
+        .with_prefetch(3)
+        .with_decode_threads(4)
+        .with_shuffle(Some(1))
+        .with_upload(UploadMode::Streams)
+        .with_decode(DecodeBackend::Device);
     let mut loader = Loader::new(device, source, options)?;
     let stream = AnyStream::new(device)?;
     for number in 0u64.. {

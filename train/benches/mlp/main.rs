@@ -408,9 +408,9 @@ fn main() -> Result<()> {
             assert!(model.loss()?.is_finite());
         }
         let mib = (2 * shape.all()) as f64 / f64::from(1 << 20);
-        let sizes = buckets
-            .iter()
-            .map(|&mib| (format!("buckets of {mib} MiB"), BucketSizes { first: 1 << 20, others: mib << 20 }));
+        let sizes = buckets.iter().map(|&mib| {
+            (format!("buckets of {mib} MiB"), BucketSizes::default().with_first(1 << 20).with_others(mib << 20))
+        });
         let mut flat = reduce.alloc_zeroed::<bf16>(shape.all())?;
         let reduction =
             median(&mut comm, steps, |comm| Ok(comm.all_reduce_in_place(Sum, &mut flat)?), || reduce.synchronize())?;
@@ -421,7 +421,7 @@ fn main() -> Result<()> {
         say(format!(
             "width {width}, {layers} layers, {tokens} tokens, {mib:.0} MiB of gradients: alone {alone:.3} ms, all-reduce alone {reduction:.3} ms"
         ));
-        let whole = BucketSizes { first: usize::MAX, others: usize::MAX };
+        let whole = BucketSizes::default().with_first(usize::MAX).with_others(usize::MAX);
         let sizes: Vec<_> = [("reduced behind the pass".to_owned(), whole)].into_iter().chain(sizes).collect();
         // The models went apart in the steps alone.
         model = Model::new(compute, library, shape, &weights, &input)?;

@@ -36,7 +36,7 @@ impl FromStr for Transport {
             Some("host") => Backend::Host,
             _ => return Err(format!("`{text}` is none of peer, nccl and host").into()),
         };
-        let mut options = WorldOptions { backend, ..WorldOptions::from_env()? };
+        let mut options = WorldOptions::from_env()?.with_backend(backend);
         if let Some(kib) = words.next().filter(|kib| !kib.is_empty()) {
             options.piece = kib.parse::<usize>()? << 10;
         }
@@ -138,7 +138,7 @@ impl Bench<'_, '_> {
             let (bytes, mut comms) = (kib << 10, std::mem::take(&mut self.comms));
             let calls = ((400 << 20) / bytes).clamp(4, 32);
             let mut x = reduce.alloc_zeroed::<bf16>(bytes / 2)?;
-            let sizes = BucketSizes { first: bytes, others: bytes };
+            let sizes = BucketSizes::default().with_first(bytes).with_others(bytes);
             let mut pass = Some(Gradients::<_, bf16>::new(&compute, &vec![bytes / 2; calls], sizes)?);
             let mut times = vec![[Vec::new(), Vec::new()]; comms.len()];
             for round in 0..self.pairs + 2 {
@@ -184,7 +184,7 @@ impl Bench<'_, '_> {
         self.say(&format!("width {width}, {layers} layers, {tokens} tokens, {mib:.0} MiB of gradients"));
         self.say("| reduced by | buckets, MiB | alone, ms | with ranks, ms | longer by, % |\n|---|---|---|---|---|");
         for &mib in buckets {
-            let count = model.buckets(BucketSizes { first: 1 << 20, others: mib << 20 })?;
+            let count = model.buckets(BucketSizes::default().with_first(1 << 20).with_others(mib << 20))?;
             let mut times = vec![[Vec::new(), Vec::new(), Vec::new()]; self.comms.len()];
             for pair in 0..self.pairs + 3 {
                 let mut comms = std::mem::take(&mut self.comms);
@@ -212,7 +212,7 @@ impl Bench<'_, '_> {
             let mut hashes = Vec::new();
             for _ in 0..2 {
                 let mut model = Model::new(compute, library, shape, &weights, &input)?;
-                model.buckets(BucketSizes { first: 1 << 20, others: 25 << 20 })?;
+                model.buckets(BucketSizes::default().with_first(1 << 20).with_others(25 << 20))?;
                 (0..3).try_for_each(|_| model.step(comm))?;
                 let rounded = compute.read_blocking(&model.rounded)?;
                 let mixed =

@@ -148,32 +148,24 @@ fn main() -> Result<()> {
     let cublaslt = given.iter().any(|word| word == "--cublaslt");
     let shapes = Shapes {
         products: if cublaslt { MatmulBackend::cublaslt(device)? } else { MatmulBackend::default() },
-        encoder: EncoderConfig {
-            image_size: size,
-            patch_size: patch,
-            class_token: false,
-            embed_dim: width,
-            num_heads: heads,
-            depth,
-            num_classes: 0,
-            norm_eps: 1e-6,
-            gelu: Gelu::Tanh,
-            pooling: Pooling::Mean,
-        },
-        head: TokenTransformerConfig {
-            input_dim: width,
-            embed_dim: width,
-            num_heads: heads,
-            depth: 4,
-            num_classes: 1000,
-            ..TokenTransformerConfig::default()
-        },
-        deep: TokenTransformerConfig {
-            embed_dim: width,
-            num_heads: heads,
-            depth: depth / 2,
-            ..TokenTransformerConfig::default()
-        },
+        encoder: EncoderConfig::default()
+            .with_image_size(size)
+            .with_patch_size(patch)
+            .with_class_token(false)
+            .with_embed_dim(width)
+            .with_num_heads(heads)
+            .with_depth(depth)
+            .with_num_classes(0)
+            .with_norm_eps(1e-6)
+            .with_gelu(Gelu::Tanh)
+            .with_pooling(Pooling::Mean),
+        head: TokenTransformerConfig::default()
+            .with_input_dim(width)
+            .with_embed_dim(width)
+            .with_num_heads(heads)
+            .with_depth(4)
+            .with_num_classes(1000),
+        deep: TokenTransformerConfig::default().with_embed_dim(width).with_num_heads(heads).with_depth(depth / 2),
         tokens: (size / patch).pow(2),
         steps,
     };

@@ -69,13 +69,11 @@ fn augment<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     let slots = (0..3).map(|_| Augmented::<f32>::new(up, &augmentation, images * bytes, size as u32, images));
     let mut slots = slots.collect::<Result<VecDeque<_>>>()?;
     let heads = (width / 64).max(1);
-    let config = TokenTransformerConfig {
-        input_dim: 3 * patch * patch,
-        embed_dim: width,
-        num_heads: heads,
-        depth,
-        ..TokenTransformerConfig::default()
-    };
+    let config = TokenTransformerConfig::default()
+        .with_input_dim(3 * patch * patch)
+        .with_embed_dim(width)
+        .with_num_heads(heads)
+        .with_depth(depth);
     let mut model = TokenTransformer::<_, bf16>::new(train, config, 1)?;
     let pixels = pixels(up, images * bytes, uploads)?;
     let count = (size / patch).pow(2);
@@ -117,13 +115,11 @@ fn textures<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     let pipeline = Pipeline::new(up.device(), params.clone())?;
     let sizes = vec![size; images];
     let mut slots = (0..3).map(|_| Photographs::new(up, &pipeline, &sizes)).collect::<Result<VecDeque<_>>>()?;
-    let config = TokenTransformerConfig {
-        input_dim: PLANES,
-        embed_dim: width,
-        num_heads: (width / 64).max(1),
-        depth,
-        ..TokenTransformerConfig::default()
-    };
+    let config = TokenTransformerConfig::default()
+        .with_input_dim(PLANES)
+        .with_embed_dim(width)
+        .with_num_heads((width / 64).max(1))
+        .with_depth(depth);
     let mut model = TokenTransformer::<_, bf16>::new(train, config, 1)?;
     let pixels = pixels(up, images * 3 * (size[0] * size[1]) as usize, uploads)?;
     each(items, |items| {
@@ -167,7 +163,7 @@ pub(crate) fn photographs<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     let alone = (streams.2, streams.2, streams.2);
     let mut chosen = None;
     for budget in support::sized(device, [1024, 256, 64], [64, 32, 16]) {
-        let params = TokenParams { budget, sides: 2..=8, ..TokenParams::default() };
+        let params = TokenParams::default().with_budget(budget).with_sides(2..=8);
         let rest = |depth| textures(alone, (images, size), (&params, width, depth), items, false);
         let [one, three] = [rest(1)?, rest(3)?];
         let block = ((three - one) / 2.0).max(1e-9);

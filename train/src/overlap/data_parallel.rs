@@ -45,14 +45,12 @@ const LOSS: usize = 8;
 /// let losses = ranks(&devices, WorldOptions::default(), |rank, world| -> Result<Vec<f32>> {
 ///     let compute = rank.stream::<Compute>()?;
 ///     let comm = world.comm(rank.stream::<Reduce>()?)?;
-///     let config = TokenTransformerConfig {
-///         input_dim: 3,
-///         embed_dim: 16,
-///         num_heads: 2,
-///         depth: 1,
-///         num_classes: 2,
-///         ..TokenTransformerConfig::default()
-///     };
+///     let config = TokenTransformerConfig::default()
+///         .with_input_dim(3)
+///         .with_embed_dim(16)
+///         .with_num_heads(2)
+///         .with_depth(1)
+///         .with_num_classes(2);
 ///     let model = TokenTransformer::<_, f32>::new(&compute, config, 7)?;
 ///     let mut parallel = DataParallel::new(comm, model, BucketSizes::default())?;
 ///     let (tokens, labels) = ([0.0, 0.5, 1.0, 1.0, 0.5, 0.0], [rank.index() as i32]);

@@ -74,32 +74,25 @@ impl Encoded {
 /// use std::collections::VecDeque;
 /// use thalweg::{Device, Timeline, stream_tags};
 /// use thalweg_train::overlap::{Encoded, encoder_decoder};
-/// use thalweg_train::{TokenTransformerConfig, EncoderConfig, Gelu, ImageEncoder, Pooling, TokenTransformer};
+/// use thalweg_train::{TokenTransformerConfig, EncoderConfig, ImageEncoder, TokenTransformer};
 ///
 /// stream_tags!(Encode, Train);
 /// let gpu = Device::best()?;
 /// let (encode, train) = (gpu.stream::<Encode>()?, gpu.stream::<Train>()?);
-/// let shape = EncoderConfig {
-///     image_size: 32,
-///     patch_size: 8,
-///     class_token: true,
-///     embed_dim: 16,
-///     num_heads: 2,
-///     depth: 2,
-///     num_classes: 0,
-///     norm_eps: 1e-6,
-///     gelu: Gelu::Erf,
-///     pooling: Pooling::Class,
-/// };
+/// let shape = EncoderConfig::default()
+///     .with_image_size(32)
+///     .with_patch_size(8)
+///     .with_embed_dim(16)
+///     .with_num_heads(2)
+///     .with_depth(2)
+///     .with_num_classes(0);
 /// let mut encoder = ImageEncoder::<_, f32>::new(&encode, shape, 1)?; // or `from_tensors`, with trained weights
-/// let config = TokenTransformerConfig {
-///     input_dim: encoder.config().embed_dim,
-///     embed_dim: 16,
-///     num_heads: 2,
-///     depth: 1,
-///     num_classes: 2,
-///     ..TokenTransformerConfig::default()
-/// };
+/// let config = TokenTransformerConfig::default()
+///     .with_input_dim(encoder.config().embed_dim)
+///     .with_embed_dim(16)
+///     .with_num_heads(2)
+///     .with_depth(1)
+///     .with_num_classes(2);
 /// let mut head = TokenTransformer::<_, f32>::new(&train, config, 7)?;
 ///
 /// let mut slots = (0..2).map(|_| Encoded::new(&encoder, 3)).collect::<Result<VecDeque<_>, _>>()?;

@@ -43,14 +43,12 @@ use crate::transformer::{Loss, TokenTransformer};
 /// stream_tags!(Forward, Train);
 /// let gpu = Device::best()?;
 /// let (forward, train) = (gpu.stream::<Forward>()?, gpu.stream::<Train>()?);
-/// let config = TokenTransformerConfig {
-///     input_dim: 3,
-///     embed_dim: 16,
-///     num_heads: 2,
-///     depth: 1,
-///     num_classes: 2,
-///     ..TokenTransformerConfig::default()
-/// };
+/// let config = TokenTransformerConfig::default()
+///     .with_input_dim(3)
+///     .with_embed_dim(16)
+///     .with_num_heads(2)
+///     .with_depth(1)
+///     .with_num_classes(2);
 /// let mut model = TokenTransformer::<_, f32>::new(&train, config, 7)?;
 /// let (tokens, position) = ([0.0, 0.5, 1.0, 1.0, 0.5, 0.0], [0.0, 0.0, 0.5, 0.5]);
 /// let batch = |label: &'static [i32]| TokenBatch { tokens: &tokens, position: &position, cu_seqlens: &[0, 2], labels: label };

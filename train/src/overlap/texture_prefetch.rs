@@ -85,15 +85,13 @@ impl Photographs {
 /// stream_tags!(Upload, Textures, Train);
 /// let gpu = Device::best()?;
 /// let (upload, textures) = (gpu.stream::<Upload>()?, gpu.stream::<Textures>()?);
-/// let pipeline = Pipeline::new(gpu, TokenParams { patch: 8, budget: 64, sides: 2..=4, ..TokenParams::default() })?;
-/// let config = TokenTransformerConfig {
-///     input_dim: PLANES,
-///     embed_dim: 16,
-///     num_heads: 2,
-///     depth: 1,
-///     num_classes: 2,
-///     ..TokenTransformerConfig::default()
-/// };
+/// let pipeline = Pipeline::new(gpu, TokenParams::default().with_patch(8).with_budget(64).with_sides(2..=4))?;
+/// let config = TokenTransformerConfig::default()
+///     .with_input_dim(PLANES)
+///     .with_embed_dim(16)
+///     .with_num_heads(2)
+///     .with_depth(1)
+///     .with_num_classes(2);
 /// let mut model = TokenTransformer::<_, f32>::new(&gpu.stream::<Train>()?, config, 7)?;
 ///
 /// let sizes = [[32, 40], [24, 24]]; // two images a batch

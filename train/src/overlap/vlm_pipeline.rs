@@ -106,24 +106,19 @@ impl Text {
 /// use thalweg::overlap::stages;
 /// use thalweg::{Activity, Device, Timeline, stream_tags};
 /// use thalweg_train::overlap::{Request, vlm_pipeline};
-/// use thalweg_train::{Error, Gelu, TextDecoder, VisionEncoder, VisionLanguageConfig};
+/// use thalweg_train::{Error, TextDecoder, VisionEncoder, VisionLanguageConfig};
 ///
 /// stream_tags!(Prepare, Encode, Decode);
 /// let gpu = Device::best()?;
 /// let (prepare, encode, decode) = (gpu.stream::<Prepare>()?, gpu.stream::<Encode>()?, gpu.stream::<Decode>()?);
-/// let config = VisionLanguageConfig {
-///     input_dim: 3,
-///     embed_dim: 16,
-///     num_heads: 2,
-///     depth: 1,
-///     text_embed_dim: 32,
-///     text_num_heads: 4,
-///     text_depth: 2,
-///     vocab_size: 20,
-///     max_tokens: 12,
-///     norm_eps: 1e-5,
-///     gelu: Gelu::Tanh,
-/// };
+/// let config = VisionLanguageConfig::default()
+///     .with_input_dim(3)
+///     .with_embed_dim(16)
+///     .with_num_heads(2)
+///     .with_depth(1)
+///     .with_text_embed_dim(32)
+///     .with_vocab_size(20)
+///     .with_max_tokens(12);
 /// let file = config.init(7)?; // or a file with trained weights
 /// let mut encoder = VisionEncoder::<_, f32>::from_tensors(&encode, &file)?;
 /// let mut decoder = TextDecoder::<_, f32>::from_tensors(&decode, &file)?;

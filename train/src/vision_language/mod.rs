@@ -21,7 +21,8 @@ pub use decoder::TextDecoder;
 const PORTION: usize = 8;
 
 /// The shape of a vision-language model.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, thalweg::__Setters)]
+#[non_exhaustive]
 pub struct VisionLanguageConfig {
     /// The numbers of an image token.
     pub input_dim: usize,
@@ -45,6 +46,26 @@ pub struct VisionLanguageConfig {
     pub norm_eps: f32,
     /// The form of GELU.
     pub gelu: Gelu,
+}
+
+impl Default for VisionLanguageConfig {
+    /// 64 numbers a row, 4 heads and 2 blocks in the encoder and in the decoder, for tokens of 13
+    /// numbers, and texts of at most 64 tokens of 256 ids.
+    fn default() -> Self {
+        Self {
+            input_dim: 13,
+            embed_dim: 64,
+            num_heads: 4,
+            depth: 2,
+            text_embed_dim: 64,
+            text_num_heads: 4,
+            text_depth: 2,
+            vocab_size: 256,
+            max_tokens: 64,
+            norm_eps: 1e-5,
+            gelu: Gelu::Tanh,
+        }
+    }
 }
 
 impl VisionLanguageConfig {
@@ -251,25 +272,18 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
-/// use thalweg_train::{Gelu, VisionLanguage, VisionLanguageConfig};
+/// use thalweg_train::{VisionLanguage, VisionLanguageConfig};
 ///
 /// stream_tags!(Work);
 /// let work = Device::cpu()?.stream::<Work>()?;
-/// let encoder = (3, 16, 2, 1);
-/// let (input_dim, embed_dim, num_heads, depth) = encoder;
-/// let config = VisionLanguageConfig {
-///     input_dim,
-///     embed_dim,
-///     num_heads,
-///     depth,
-///     text_embed_dim: 32,
-///     text_num_heads: 4,
-///     text_depth: 2,
-///     vocab_size: 20,
-///     max_tokens: 12,
-///     norm_eps: 1e-5,
-///     gelu: Gelu::Tanh,
-/// };
+/// let config = VisionLanguageConfig::default()
+///     .with_input_dim(3)
+///     .with_embed_dim(16)
+///     .with_num_heads(2)
+///     .with_depth(1)
+///     .with_text_embed_dim(32)
+///     .with_vocab_size(20)
+///     .with_max_tokens(12);
 /// let mut model = VisionLanguage::<_, f32>::from_tensors(&work, &config.init(7)?)?;
 ///
 /// // An image of two tokens, and a prompt of two.

@@ -7,11 +7,11 @@ use testkit::gate::{Gate, guarded};
 use thalweg::{Device, DeviceBuffer, DeviceKind, DeviceSlice, Event, LiveBrand, Stream, Timeline};
 use thalweg_kernels::train::patches;
 use thalweg_train::overlap::{Augmented, AugmentedOn, augment_train};
-use thalweg_train::{DeviceBatch, Loss, Result, TokenTransformer, TokenTransformerConfig};
+use thalweg_train::{DeviceBatch, Loss, Result, TokenTransformer};
 use thalweg_vision::augment::{AugmentInput as Augmenting, Augmentation};
 
 use crate::common::{Bits, done, everywhere_and_seeded, lanes, model, results, synchronize};
-use crate::support::{CONFIG, Random, devices};
+use crate::support::{Random, base_config, devices};
 
 /// The images of a batch, their size, and that of augmented ones, in patches of 4 x 4 pixels.
 const AUGMENTED: (usize, [u32; 2], usize) = (3, [20, 28], 16);
@@ -53,7 +53,7 @@ impl<S: LiveBrand> OnPatches<S> {
         let patches = (size / 4).pow(2);
         let ends: Vec<i32> = (0..=images).map(|i| (i * patches) as i32).collect();
         Self {
-            model: model(s, TokenTransformerConfig { input_dim: 48, ..CONFIG }),
+            model: model(s, base_config().with_input_dim(48)),
             tokens: s.alloc(images * patches * 48).unwrap(),
             position: s.upload_blocking(&Random(1).numbers(2 * images * patches)).unwrap(),
             cu_seqlens: s.upload_blocking(&ends).unwrap(),

@@ -6,11 +6,9 @@ use thalweg_train::{AdamW, Loss, Precision, Schedule, TokenTransformer, TokenTra
 use crate::support::{bits, devices};
 
 pub(crate) fn optimizer() -> AdamW {
-    AdamW {
-        schedule: Schedule::Cosine { warmup_steps: 2, steps: 8, end: 0.1 },
-        max_grad_norm: Some(0.5),
-        ..AdamW::default()
-    }
+    AdamW::default()
+        .with_schedule(Schedule::Cosine { warmup_steps: 2, steps: 8, end: 0.1 })
+        .with_max_grad_norm(Some(0.5))
 }
 
 pub(crate) fn lanes<const N: usize>(device: Device) -> [AnyStream; N] {

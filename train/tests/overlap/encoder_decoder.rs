@@ -7,12 +7,12 @@ use testkit::gate::{Gate, guarded};
 use thalweg::simt::bf16;
 use thalweg::{Device, DeviceKind, Event, LiveBrand, Stream, Timeline};
 use thalweg_train::overlap::{Encoded, EncodedOn, encoder_decoder};
-use thalweg_train::{ImageEncoder, Loss, Precision, Result, TokenTransformerConfig};
+use thalweg_train::{ImageEncoder, Loss, Precision, Result};
 
 use crate::common::{
     Bits, done, everywhere_and_seeded, lanes, model, own_devices, results, stalls, stock, synchronize,
 };
-use crate::support::{CONFIG, Random, bits, devices, golden};
+use crate::support::{Random, base_config, bits, devices, golden};
 
 const IMAGES: usize = 2;
 
@@ -44,7 +44,7 @@ fn encode_and_train<A: LiveBrand, B: LiveBrand, E: Precision>(
     graphs: bool,
 ) -> Bits {
     let mut encoder = encoder::<_, E>(encode);
-    let mut model = model::<_, E>(train, TokenTransformerConfig { input_dim: encoder.config().embed_dim, ..CONFIG });
+    let mut model = model::<_, E>(train, base_config().with_input_dim(encoder.config().embed_dim));
     encoder.enable_graphs(graphs);
     model.enable_graphs(graphs);
     let (mut slots, mut losses) = (slots(&encoder, count), Vec::new());
@@ -89,10 +89,7 @@ fn the_encoder_runs_ahead_and_training_goes_on_without_it() {
             lanes[0].enter(|encode| {
                 lanes[1].enter(|train| {
                     let mut encoder = encoder::<_, f32>(encode);
-                    let mut model = model::<_, f32>(
-                        train,
-                        TokenTransformerConfig { input_dim: encoder.config().embed_dim, ..CONFIG },
-                    );
+                    let mut model = model::<_, f32>(train, base_config().with_input_dim(encoder.config().embed_dim));
                     let (mut slots, off) = (slots(&encoder, 3), Timeline::disabled());
                     let none = |_, loss: Loss| loss.item().map(drop);
                     encoder_decoder(&mut encoder, &mut model, &mut slots, 0..3, fill, none, &off).unwrap();
@@ -139,8 +136,7 @@ fn encoding_and_training_wait_for_nothing_and_allocate_nothing_after_the_first_b
         a.enter(|encode| {
             b.enter(|train| {
                 let mut encoder = encoder::<_, bf16>(encode);
-                let mut model =
-                    model::<_, bf16>(train, TokenTransformerConfig { input_dim: encoder.config().embed_dim, ..CONFIG });
+                let mut model = model::<_, bf16>(train, base_config().with_input_dim(encoder.config().embed_dim));
                 let mut slots = slots(&encoder, 2);
                 let mut run = |items| {
                     let mut losses = Vec::new();
@@ -172,10 +168,7 @@ fn a_failed_item_leaves_the_model_of_the_items_before() {
             b.enter(|train| {
                 let run = |fails: bool| {
                     let mut encoder = encoder::<_, f32>(encode);
-                    let mut model = model::<_, f32>(
-                        train,
-                        TokenTransformerConfig { input_dim: encoder.config().embed_dim, ..CONFIG },
-                    );
+                    let mut model = model::<_, f32>(train, base_config().with_input_dim(encoder.config().embed_dim));
                     let (mut slots, off) = (slots(&encoder, 2), Timeline::disabled());
                     let input = |s: &Stream<_>, n: usize, batch: &mut EncodedOn<_>| match fails && n == 3 {
                         true => Err(thalweg_train::Error::Batch("broken".into())),

@@ -11,7 +11,7 @@ use thalweg_train::{Precision, TokenBatch};
 use crate::common::{
     Bits, done, everywhere_and_seeded, lanes, model, own_devices, results, stalls, stock, synchronize,
 };
-use crate::support::{CONFIG, Sample, bits, devices, distance, numbers};
+use crate::support::{Sample, base_config, bits, devices, distance, numbers};
 
 /// Steps of the optimizer, each on some micro-batches of different sizes.
 fn micro_samples() -> Vec<Vec<Sample>> {
@@ -20,7 +20,7 @@ fn micro_samples() -> Vec<Vec<Sample>> {
 }
 
 fn micro<F: LiveBrand, S: LiveBrand, E: Precision>(forward: &Stream<F>, train: &Stream<S>, slots: usize) -> Bits {
-    let mut model = model::<_, E>(train, CONFIG);
+    let mut model = model::<_, E>(train, base_config());
     let mut losses = Vec::new();
     for step in &micro_samples() {
         let batches: Vec<_> = step.iter().map(Sample::batch).collect();
@@ -67,7 +67,7 @@ fn micro_batches_take_the_step_of_one_large_batch() {
                 whole.cu_seqlens.extend(sample.cu_seqlens[1..].iter().map(|end| start + end));
                 whole.labels.extend(&sample.labels);
             }
-            let mut models = [(); 2].map(|()| model::<_, f32>(train, CONFIG));
+            let mut models = [(); 2].map(|()| model::<_, f32>(train, base_config()));
             let batches: Vec<_> = samples.iter().map(Sample::batch).collect();
             // In the second step, the gradients of the first one are still in the memory.
             for _ in 0..2 {
@@ -79,7 +79,7 @@ fn micro_batches_take_the_step_of_one_large_batch() {
                 let [parts, all] = losses.map(|loss| loss.unwrap());
                 assert!((parts - all).abs() < 1e-5 * all, "{device}: {parts} and {all}");
             }
-            let first = model::<_, f32>(train, CONFIG).tensors().unwrap();
+            let first = model::<_, f32>(train, base_config()).tensors().unwrap();
             let [parts, all] = models.map(|model| model.tensors().unwrap());
             for name in first.tensors.keys().filter(|name| !name.ends_with("qkv.bias")) {
                 let of = |file: &thalweg_train::Tensors| numbers(file, name);
@@ -102,7 +102,7 @@ fn forward_passes_go_on_beside_a_backward_pass_and_the_other_way_round() {
         for held in 0..2 {
             lanes[0].enter(|forward| {
                 lanes[1].enter(|train| {
-                    let (mut model, off) = (model::<_, f32>(train, CONFIG), Timeline::disabled());
+                    let (mut model, off) = (model::<_, f32>(train, base_config()), Timeline::disabled());
                     micro_batches(forward, &mut model, 3, &batches, &off).unwrap().item().unwrap();
                     let gate = Gate::closed(device);
                     guarded(&[&gate], || {
@@ -144,7 +144,7 @@ fn micro_batches_refuse_a_stream_of_another_device() {
         let run = |refused: bool| {
             a.enter(|forward| {
                 b.enter(|train| {
-                    let (mut model, off) = (model::<_, f32>(train, CONFIG), Timeline::disabled());
+                    let (mut model, off) = (model::<_, f32>(train, base_config()), Timeline::disabled());
                     let mut losses = Vec::new();
                     for step in &steps {
                         let batches: Vec<_> = step.iter().map(Sample::batch).collect();
@@ -171,7 +171,7 @@ fn micro_batches_wait_for_nothing_and_allocate_nothing_after_the_first_steps() {
         let [a, b] = lanes(device);
         a.enter(|forward| {
             b.enter(|train| {
-                let (mut model, off) = (model::<_, bf16>(train, CONFIG), Timeline::disabled());
+                let (mut model, off) = (model::<_, bf16>(train, base_config()), Timeline::disabled());
                 let samples: Vec<_> = (0..4).map(|n| Sample::new(5, 4, 4, n)).collect();
                 let batches: Vec<_> = samples.iter().map(Sample::batch).collect();
                 let mut step = |times| {
@@ -198,7 +198,7 @@ fn a_lost_model_is_reported_as_one() {
     let [a, b] = lanes(device);
     a.enter(|forward| {
         b.enter(|train| {
-            let (mut model, off) = (model::<_, f32>(train, CONFIG), Timeline::disabled());
+            let (mut model, off) = (model::<_, f32>(train, base_config()), Timeline::disabled());
             let sample = Sample::new(5, 4, 3, 1);
             let fail = |_, _| device.poison("on purpose");
             watched(forward, &mut model, 1, &[sample.batch()], &off, fail).unwrap_err();
@@ -221,7 +221,7 @@ fn out_of_memory_in_a_step_leaves_the_step_before() {
             let large = Sample::new(5, 4, 60, 9);
             let small: Vec<TokenBatch<'_>> = small.iter().map(Sample::batch).collect();
             let off = Timeline::disabled();
-            let mut models = [(); 2].map(|()| model::<_, f32>(train, CONFIG));
+            let mut models = [(); 2].map(|()| model::<_, f32>(train, base_config()));
             for model in &mut models {
                 model.step(&small[0]).unwrap();
                 micro_batches(forward, model, 2, &small, &off).unwrap();

@@ -6,7 +6,7 @@ use testkit::devices::alone;
 use testkit::gate::{Gate, guarded};
 use thalweg::{Device, DeviceKind, DeviceSlice, Event, LiveBrand, Stream, Timeline};
 use thalweg_train::overlap::{Photographs, PhotographsOn, augment_train, texture_prefetch};
-use thalweg_train::{Error, Loss, Result, TokenBatch, TokenTransformerConfig};
+use thalweg_train::{Error, Loss, Result, TokenBatch};
 use thalweg_vision::{
     DeviceTokenValues, Head, Layer, PLANES, Pipeline, PipelineOptions, Query, TokenParams, TokenPrecision,
 };
@@ -15,7 +15,7 @@ use crate::augment_train::{OnPatches, augmented_slots, prepare};
 use crate::common::{
     Bits, done, everywhere_and_seeded, lanes, model, own_devices, results, stalls, stock, synchronize,
 };
-use crate::support::{CONFIG, Random, devices};
+use crate::support::{Random, base_config, devices};
 
 const PHOTOGRAPHS: [[u32; 2]; 2] = [[40, 56], [32, 24]];
 const DIMENSION: usize = 6;
@@ -34,7 +34,7 @@ fn query(n: u64) -> Query {
 }
 
 fn texture_pipeline(device: Device, query: &Query) -> Pipeline {
-    let params = TokenParams { patch: 8, budget: 96, sides: 2..=4, ..TokenParams::default() };
+    let params = TokenParams::default().with_patch(8).with_budget(96).with_sides(2..=4);
     Pipeline::new(device, params).unwrap().with_query(&head(), query).unwrap()
 }
 
@@ -59,7 +59,7 @@ fn textures<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     count: usize,
     graphs: bool,
 ) -> Bits {
-    let mut model = model::<_, f32>(train, TokenTransformerConfig { input_dim: PLANES, ..CONFIG });
+    let mut model = model::<_, f32>(train, base_config().with_input_dim(PLANES));
     model.enable_graphs(graphs);
     let (mut slots, mut losses) = (photograph_slots(upload, count), Vec::new());
     let seen = |_, loss| {
@@ -95,7 +95,7 @@ fn prefetched_textures_are_the_tokens_of_the_pipeline_for_the_query() {
         let [lane] = lanes(device);
         lane.enter(|s| {
             let (losses, _) = textures((s, s, s), 2, true);
-            let mut model = model::<_, f32>(s, TokenTransformerConfig { input_dim: PLANES, ..CONFIG });
+            let mut model = model::<_, f32>(s, base_config().with_input_dim(PLANES));
             for (n, loss) in losses.into_iter().enumerate() {
                 // A pipeline of the item's own query, instead of one that was asked another query.
                 let pipeline = texture_pipeline(device, &query(n as u64 % 3));
@@ -127,11 +127,11 @@ fn tokens_of_sixteen_bits_are_refused() {
     for &device in devices() {
         let [lane] = lanes(device);
         lane.enter(|s| {
-            let options = PipelineOptions { precision: TokenPrecision::F16, ..PipelineOptions::default() };
-            let params = TokenParams { patch: 8, budget: 96, sides: 2..=4, ..TokenParams::default() };
+            let options = PipelineOptions::default().with_precision(TokenPrecision::F16);
+            let params = TokenParams::default().with_patch(8).with_budget(96).with_sides(2..=4);
             let pipeline = Pipeline::with_options(device, params, options).unwrap();
             let mut slots = VecDeque::from([Photographs::new(s, &pipeline, &PHOTOGRAPHS).unwrap()]);
-            let mut model = model::<_, f32>(s, TokenTransformerConfig { input_dim: PLANES, ..CONFIG });
+            let mut model = model::<_, f32>(s, base_config().with_input_dim(PLANES));
             let input = |_: &Stream<_>, _, _: &mut PhotographsOn<_>| Ok(());
             let off = Timeline::disabled();
             let run = texture_prefetch((s, s), &mut model, &mut slots, 0..1, input, |_, _| Ok(()), &off);
@@ -152,7 +152,7 @@ fn uploads_textures_and_training_go_on_without_one_another() {
             lanes[0].enter(|upload| {
                 lanes[1].enter(|make| {
                     lanes[2].enter(|train| {
-                        let mut model = model::<_, f32>(train, TokenTransformerConfig { input_dim: PLANES, ..CONFIG });
+                        let mut model = model::<_, f32>(train, base_config().with_input_dim(PLANES));
                         let (mut slots, off) = (photograph_slots(upload, 4), Timeline::disabled());
                         let none = |_, loss: Loss| loss.item().map(drop);
                         texture_prefetch((upload, make), &mut model, &mut slots, 0..4, photographs, none, &off)
@@ -204,7 +204,7 @@ fn augmentation_and_textures_wait_for_nothing_and_allocate_nothing_after_the_fir
             b.enter(|middle| {
                 c.enter(|train| {
                     let off = Timeline::disabled();
-                    let mut model = model::<_, f32>(train, TokenTransformerConfig { input_dim: PLANES, ..CONFIG });
+                    let mut model = model::<_, f32>(train, base_config().with_input_dim(PLANES));
                     let (mut slots, mut others) = (photograph_slots(upload, 3), augmented_slots(upload, 3));
                     let mut learner = OnPatches::new(train);
                     let mut run = |items: std::ops::Range<usize>| {

@@ -13,19 +13,20 @@ use thalweg_train::{Precision, Result, TextDecoder, VisionEncoder, VisionLanguag
 use crate::common::{done, everywhere_and_seeded, lanes, own_devices, stalls, synchronize};
 use crate::support::{Random, devices};
 
-const MODEL: VisionLanguageConfig = VisionLanguageConfig {
-    input_dim: 3,
-    embed_dim: 16,
-    num_heads: 2,
-    depth: 1,
-    text_embed_dim: 24,
-    text_num_heads: 3,
-    text_depth: 2,
-    vocab_size: 30,
-    max_tokens: 10,
-    norm_eps: 1e-5,
-    gelu: thalweg_train::Gelu::Tanh,
-};
+fn base_model() -> VisionLanguageConfig {
+    VisionLanguageConfig::default()
+        .with_input_dim(3)
+        .with_embed_dim(16)
+        .with_num_heads(2)
+        .with_depth(1)
+        .with_text_embed_dim(24)
+        .with_text_num_heads(3)
+        .with_text_depth(2)
+        .with_vocab_size(30)
+        .with_max_tokens(10)
+        .with_norm_eps(1e-5)
+        .with_gelu(thalweg_train::Gelu::Tanh)
+}
 /// The most tokens of an image, and of a text.
 const MOST: [usize; 2] = [7, 6];
 
@@ -53,7 +54,7 @@ fn requests<S: LiveBrand, E: Precision>(encoder: &VisionEncoder<S, E>, count: us
 
 /// Answers requests on four streams: upload, preparation, encoder and decoder.
 fn answer<E: Precision>([up, cuts, encode, decode]: [&AnyStream; 4], count: usize) -> Vec<Vec<i32>> {
-    let file = MODEL.init(11).unwrap();
+    let file = base_model().init(11).unwrap();
     encode.enter(|encode| {
         decode.enter(|decode| {
             let mut encoder = VisionEncoder::<_, E>::from_tensors(encode, &file).unwrap();
@@ -83,7 +84,7 @@ fn answers_are_serial<E: Precision>() {
         let serial = answer::<E>([&lane; 4], 1);
         // What the model writes by itself, one request after another.
         let whole: Vec<_> = lane.enter(|s| {
-            let mut model = VisionLanguage::<_, E>::from_tensors(s, &MODEL.init(11).unwrap()).unwrap();
+            let mut model = VisionLanguage::<_, E>::from_tensors(s, &base_model().init(11).unwrap()).unwrap();
             let one = |n: usize| {
                 let mut random = Random(n as u64);
                 let (rows, count) = (1 + random.below(MOST[0]), 1 + random.below(MOST[1]));
@@ -118,7 +119,7 @@ fn preparing_encoding_and_writing_overlap() {
         let [prepare, encode, decode] = &lanes;
         encode.enter(|encode| {
             decode.enter(|decode| {
-                let file = MODEL.init(11).unwrap();
+                let file = base_model().init(11).unwrap();
                 let mut encoder = VisionEncoder::<_, f32>::from_tensors(encode, &file).unwrap();
                 let mut decoder = TextDecoder::<_, f32>::from_tensors(decode, &file).unwrap();
                 let (mut slots, off) = (requests(&encoder, 4), Timeline::disabled());
@@ -178,7 +179,7 @@ fn requests_wait_for_nothing_and_allocate_nothing_after_the_first_ones() {
         let [prepare, encode, decode] = &lanes;
         encode.enter(|encode| {
             decode.enter(|decode| {
-                let file = MODEL.init(11).unwrap();
+                let file = base_model().init(11).unwrap();
                 let mut encoder = VisionEncoder::<_, bf16>::from_tensors(encode, &file).unwrap();
                 let mut decoder = TextDecoder::<_, bf16>::from_tensors(decode, &file).unwrap();
                 let mut slots = requests(&encoder, 3);
@@ -225,7 +226,7 @@ fn a_request_that_does_not_fit_leaves_those_before() {
         let [a, b] = lanes(device);
         a.enter(|encode| {
             b.enter(|decode| {
-                let file = MODEL.init(11).unwrap();
+                let file = base_model().init(11).unwrap();
                 let mut encoder = VisionEncoder::<_, f32>::from_tensors(encode, &file).unwrap();
                 let mut decoder = TextDecoder::<_, f32>::from_tensors(decode, &file).unwrap();
                 let mut slots = requests(&encoder, 3);

@@ -8,16 +8,17 @@ use thalweg::Device;
 use thalweg_train::{Data, Gelu, MatmulBackend, Pooling, Tensors, TokenBatch, TokenTransformerConfig};
 
 /// A small model.
-pub const CONFIG: TokenTransformerConfig = TokenTransformerConfig {
-    input_dim: 5,
-    embed_dim: 16,
-    num_heads: 2,
-    depth: 2,
-    num_classes: 4,
-    norm_eps: 1e-5,
-    gelu: Gelu::Tanh,
-    pooling: Pooling::Mean,
-};
+pub fn base_config() -> TokenTransformerConfig {
+    TokenTransformerConfig::default()
+        .with_input_dim(5)
+        .with_embed_dim(16)
+        .with_num_heads(2)
+        .with_depth(2)
+        .with_num_classes(4)
+        .with_norm_eps(1e-5)
+        .with_gelu(Gelu::Tanh)
+        .with_pooling(Pooling::Mean)
+}
 
 /// Returns what can compute the products of models on a device: thalweg's kernels, and cuBLASLt if
 /// it is there.

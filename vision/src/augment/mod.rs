@@ -56,8 +56,9 @@ use philox::draw;
 /// normalization. Brightness multiplies the image. Contrast and saturation blend it with its mean
 /// luma and with its luma.
 /// Each step can be switched off. For a step with a probability or a strength, 0 does that.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thalweg::__Setters)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default, deny_unknown_fields))]
+#[non_exhaustive]
 pub struct Augmentation {
     /// The random crop. `None` takes the whole image.
     pub crop: Option<RandomCrop>,
@@ -81,8 +82,9 @@ pub struct Augmentation {
 }
 
 /// A crop of random size, shape and place.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thalweg::__Setters)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default, deny_unknown_fields))]
+#[non_exhaustive]
 pub struct RandomCrop {
     /// The share of the image's area. Default 0.08 to 1.
     pub area: RangeInclusive<f64>,
@@ -93,8 +95,9 @@ pub struct RandomCrop {
 }
 
 /// A Gaussian blur of random width.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thalweg::__Setters)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default, deny_unknown_fields))]
+#[non_exhaustive]
 pub struct RandomBlur {
     /// The probability of a blur. Default 0.5.
     pub probability: f64,
@@ -105,8 +108,9 @@ pub struct RandomBlur {
 }
 
 /// The mean and the standard deviation of red, green and blue, which are from 0 to 1.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thalweg::__Setters)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default, deny_unknown_fields))]
+#[non_exhaustive]
 pub struct Normalization {
     /// The number that is subtracted. Default 0.485, 0.456, 0.406.
     pub mean: [f64; 3],

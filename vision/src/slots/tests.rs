@@ -19,11 +19,7 @@ impl Slots {
 }
 
 fn pipeline(depth: usize) -> Result<Pipeline> {
-    Pipeline::with_options(
-        Device::new_cpu()?,
-        TokenParams::default(),
-        PipelineOptions { depth, ..PipelineOptions::default() },
-    )
+    Pipeline::with_options(Device::new_cpu()?, TokenParams::default(), PipelineOptions::default().with_depth(depth))
 }
 
 /// Pixels on the device give the tokens that they give from the host: call by call, captured and
@@ -32,7 +28,7 @@ fn pipeline(depth: usize) -> Result<Pipeline> {
 #[test]
 fn pixels_on_the_device_give_the_same_tokens() -> Result<()> {
     let device = Device::new_cpu()?;
-    let pipeline = Pipeline::new(device, TokenParams { budget: 300, ..TokenParams::default() })?;
+    let pipeline = Pipeline::new(device, TokenParams::default().with_budget(300))?;
     let picture = |i: u32| {
         let [height, width] = if i.is_multiple_of(2) { [40, 70] } else { [33, 64] };
         Image::new(height, width, (0..3 * height * width).map(|b| ((b * (i + 3)) >> 2) as u8).collect())

@@ -21,7 +21,7 @@ proptest! {
     ) {
         let budget = if rich { u64::MAX } else { params.budget };
         let _alone = alone();
-        let params = TokenParams { budget, ..params };
+        let params = params.with_budget(budget);
         let (lo, hi) = (*params.sides.start(), *params.sides.end());
         let sides = oracle::allocate(&map, lo, hi, params.budget, params.focus);
         for &device in devices() {
@@ -52,8 +52,7 @@ fn a_relevance_that_is_no_number_is_refused() {
         let none = allocate(device, &[], &TokenParams::default()).unwrap();
         assert_eq!((none.sides, none.cu_seqlens, none.patch_id), (vec![], vec![0], vec![]));
         let many = vec![1.0; 40_000];
-        let error =
-            allocate(device, &many, &TokenParams { sides: 255..=255, budget: u64::MAX, ..TokenParams::default() });
+        let error = allocate(device, &many, &TokenParams::default().with_sides(255..=255).with_budget(u64::MAX));
         assert!(matches!(error, Err(Error::Parameter { name: "budget", .. })), "{error:?}");
     }
 }

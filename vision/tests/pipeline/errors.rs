@@ -11,7 +11,7 @@ use crate::{allocate, deep, mixed, noise, pipeline, small_params};
 #[test]
 fn an_image_that_fails_leaves_the_others_alone() {
     let _alone = alone();
-    let params = TokenParams { patch: 1, sides: 255..=255, budget: u64::MAX, ..TokenParams::default() };
+    let params = TokenParams::default().with_patch(1).with_sides(255..=255).with_budget(u64::MAX);
     let [small, large, other] = [noise(1, 2), noise(190, 190), noise(2, 1)].map(|image| given(&image));
     for &device in devices() {
         let pipeline = Pipeline::new(device, params.clone()).unwrap();
@@ -36,7 +36,7 @@ fn an_image_that_fails_leaves_the_others_alone() {
 fn running_out_of_memory_is_an_error_and_no_end() {
     let _alone = alone();
     // Up to 2^31 tokens, of 52 bytes each.
-    let params = TokenParams { patch: 1, sides: 255..=255, budget: u64::MAX, ..TokenParams::default() };
+    let params = TokenParams::default().with_patch(1).with_sides(255..=255).with_budget(u64::MAX);
     let [small, large] = [noise(1, 2), noise(181, 182)].map(|image| given(&image));
     for &device in devices() {
         if device.free_memory().unwrap() > 100 << 30 {
@@ -83,7 +83,7 @@ fn an_image_is_as_large_as_it_says() {
 
 #[test]
 fn a_pipeline_of_no_depth_is_refused() {
-    let options = PipelineOptions { depth: 0, ..PipelineOptions::default() };
+    let options = PipelineOptions::default().with_depth(0);
     let error = Pipeline::with_options(Device::cpu().unwrap(), TokenParams::default(), options).unwrap_err();
     assert_eq!(error.to_string(), "depth is 0, expected at least 1");
 }
@@ -117,32 +117,32 @@ fn nonsense_parameters_are_refused_by_name() {
     let default = TokenParams::default;
     #[expect(clippy::reversed_empty_ranges, reason = "that is the nonsense")]
     let nonsense = [
-        ("patch", TokenParams { patch: 0, ..default() }),
-        ("patch", TokenParams { patch: 16385, ..default() }),
-        ("sides", TokenParams { sides: 0..=5, ..default() }),
-        ("sides", TokenParams { sides: 9..=8, ..default() }),
-        ("sides", TokenParams { sides: 8..=256, ..default() }),
-        ("sides", TokenParams { sides: 70000..=70001, ..default() }),
-        ("sides", TokenParams { sides: 0..=u32::MAX, ..default() }),
-        ("budget", TokenParams { budget: 63, ..default() }),
-        ("budget", TokenParams { budget: 0, ..default() }),
-        ("budget", TokenParams { sides: 255..=255, budget: 65024, ..default() }),
-        ("focus", TokenParams { focus: 0.0, ..default() }),
-        ("focus", TokenParams { focus: 1.0, ..default() }),
-        ("focus", TokenParams { focus: -0.5, ..default() }),
-        ("focus", TokenParams { focus: f64::NAN, ..default() }),
-        ("focus", TokenParams { focus: f64::INFINITY, ..default() }),
-        ("fixation", TokenParams { fixation: [-0.01, 0.5], ..default() }),
-        ("fixation", TokenParams { fixation: [0.5, 1.01], ..default() }),
-        ("fixation", TokenParams { fixation: [f32::NAN, 0.5], ..default() }),
-        ("foveal_bias", TokenParams { foveal_bias: -0.01, ..default() }),
-        ("foveal_bias", TokenParams { foveal_bias: 1.01, ..default() }),
-        ("foveal_bias", TokenParams { foveal_bias: f32::NAN, ..default() }),
-        ("mix", TokenParams { mix: Some([0.0, 0.0, 0.0]), ..default() }),
-        ("mix", TokenParams { mix: Some([-0.1, 1.0, 0.0]), ..default() }),
-        ("mix", TokenParams { mix: Some([f32::NAN, 1.0, 0.0]), ..default() }),
-        ("mix", TokenParams { mix: Some([1.0, f32::INFINITY, 0.0]), ..default() }),
-        ("mix", TokenParams { mix: Some([f32::MAX, f32::MAX, 0.0]), ..default() }),
+        ("patch", default().with_patch(0)),
+        ("patch", default().with_patch(16385)),
+        ("sides", default().with_sides(0..=5)),
+        ("sides", default().with_sides(9..=8)),
+        ("sides", default().with_sides(8..=256)),
+        ("sides", default().with_sides(70000..=70001)),
+        ("sides", default().with_sides(0..=u32::MAX)),
+        ("budget", default().with_budget(63)),
+        ("budget", default().with_budget(0)),
+        ("budget", default().with_sides(255..=255).with_budget(65024)),
+        ("focus", default().with_focus(0.0)),
+        ("focus", default().with_focus(1.0)),
+        ("focus", default().with_focus(-0.5)),
+        ("focus", default().with_focus(f64::NAN)),
+        ("focus", default().with_focus(f64::INFINITY)),
+        ("fixation", default().with_fixation([-0.01, 0.5])),
+        ("fixation", default().with_fixation([0.5, 1.01])),
+        ("fixation", default().with_fixation([f32::NAN, 0.5])),
+        ("foveal_bias", default().with_foveal_bias(-0.01)),
+        ("foveal_bias", default().with_foveal_bias(1.01)),
+        ("foveal_bias", default().with_foveal_bias(f32::NAN)),
+        ("mix", default().with_mix(Some([0.0, 0.0, 0.0]))),
+        ("mix", default().with_mix(Some([-0.1, 1.0, 0.0]))),
+        ("mix", default().with_mix(Some([f32::NAN, 1.0, 0.0]))),
+        ("mix", default().with_mix(Some([1.0, f32::INFINITY, 0.0]))),
+        ("mix", default().with_mix(Some([f32::MAX, f32::MAX, 0.0]))),
     ];
     let cpu = Device::cpu().unwrap();
     for (what, params) in nonsense {
@@ -153,13 +153,13 @@ fn nonsense_parameters_are_refused_by_name() {
         assert!(Pipeline::new(cpu, params.clone()).is_err());
         assert!(allocate(cpu, &[1.0], &params).is_err());
     }
-    let error = TokenParams { budget: 63, ..default() }.validate().unwrap_err().to_string();
+    let error = default().with_budget(63).validate().unwrap_err().to_string();
     assert_eq!(error, "budget is 63, expected at least 64 tokens, the smallest share of a patch");
     for params in [
         default(),
-        TokenParams { patch: 1, sides: 1..=255, budget: 1, focus: 1e-12, ..default() },
-        TokenParams { patch: 16384, sides: 255..=255, budget: u64::MAX, focus: 1.0 - 1e-12, ..default() },
-        TokenParams { fixation: [0.0, 1.0], foveal_bias: 1.0, mix: Some([0.0, 1.0, 0.0]), ..default() },
+        default().with_patch(1).with_sides(1..=255).with_budget(1).with_focus(1e-12),
+        default().with_patch(16384).with_sides(255..=255).with_budget(u64::MAX).with_focus(1.0 - 1e-12),
+        default().with_fixation([0.0, 1.0]).with_foveal_bias(1.0).with_mix(Some([0.0, 1.0, 0.0])),
     ] {
         params.validate().unwrap();
     }

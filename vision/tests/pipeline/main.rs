@@ -51,7 +51,7 @@ fn mixed() -> Vec<Image> {
 }
 
 fn small_params() -> TokenParams {
-    TokenParams { patch: 16, sides: 2..=6, budget: 500, ..TokenParams::default() }
+    TokenParams::default().with_patch(16).with_sides(2..=6).with_budget(500)
 }
 
 /// A pipeline of the default depth that returns textures.
@@ -61,11 +61,11 @@ fn pipeline(device: Device, params: TokenParams) -> Pipeline {
 
 /// A pipeline of this depth that returns textures.
 fn deep(device: Device, params: TokenParams, depth: usize) -> Pipeline {
-    pipeline_with(device, params, PipelineOptions { depth, ..PipelineOptions::default() })
+    pipeline_with(device, params, PipelineOptions::default().with_depth(depth))
 }
 
 fn pipeline_with(device: Device, params: TokenParams, options: PipelineOptions) -> Pipeline {
-    Pipeline::with_options(device, params, PipelineOptions { textures: true, ..options }).unwrap()
+    Pipeline::with_options(device, params, options.with_textures(true)).unwrap()
 }
 
 fn unwrap_all(results: Vec<thalweg::Result<TokenSet>>) -> Vec<TokenSet> {
@@ -102,14 +102,15 @@ fn params() -> impl Strategy<Value = TokenParams> {
     let fixation = prop_oneof![Just([0.5f32, 0.5]), [0f32..=1.0, 0f32..=1.0]];
     let mix = prop::option::of((0f32..=1.0).prop_map(|part| [part, 1.0 - part, 0.0]));
     (patch, sides, 0u64..3000, 0.01..0.99, fixation, 0f32..=1.0, mix).prop_map(
-        |(patch, (lo, hi), more, focus, fixation, foveal_bias, mix)| TokenParams {
-            patch,
-            sides: lo..=hi,
-            budget: u64::from(lo * lo) + more,
-            focus,
-            fixation,
-            foveal_bias,
-            mix,
+        |(patch, (lo, hi), more, focus, fixation, foveal_bias, mix)| {
+            TokenParams::default()
+                .with_patch(patch)
+                .with_sides(lo..=hi)
+                .with_budget(u64::from(lo * lo) + more)
+                .with_focus(focus)
+                .with_fixation(fixation)
+                .with_foveal_bias(foveal_bias)
+                .with_mix(mix)
         },
     )
 }

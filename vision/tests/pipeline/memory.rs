@@ -89,9 +89,9 @@ fn nothing_leaks() {
     let _alone = alone();
     let image = given(&noise(300, 320)); // 5 MB of planes
     for &device in devices() {
-        let params = TokenParams { budget: 40_000, ..TokenParams::default() };
+        let params = TokenParams::default().with_budget(40_000);
         let pipeline = pipeline(device, params);
-        let overflowing = TokenParams { patch: 1, sides: 255..=255, budget: u64::MAX, ..TokenParams::default() };
+        let overflowing = TokenParams::default().with_patch(1).with_sides(255..=255).with_budget(u64::MAX);
         let failing = Pipeline::new(device, overflowing).unwrap();
         let sizes = [[image.height(), image.width()]];
         let go_round = |times| {

@@ -32,7 +32,7 @@ proptest! {
 #[test]
 fn images_of_many_patches() {
     let _alone = alone();
-    let params = TokenParams { patch: 1, budget: 64, ..TokenParams::default() };
+    let params = TokenParams::default().with_patch(1).with_budget(64);
     for (height, width) in [(64, 128), (73, 127), (128, 129), (129, 127), (250, 131)] {
         let image = ImageSpec { height, width, content: Content::Gradient, saturated: false, seed: 0 }.build();
         for &device in devices() {
@@ -63,8 +63,7 @@ fn a_batch_equals_its_images_one_by_one() {
             assert!(run == other, "without textures on {device}");
         }
         assert_eq!(one.stages(), Default::default(), "not measured on {device}");
-        let measured =
-            pipeline_with(device, small_params(), PipelineOptions { stages: true, ..PipelineOptions::default() });
+        let measured = pipeline_with(device, small_params(), PipelineOptions::default().with_stages(true));
         assert!(unwrap_all(measured.run(&images)) == batch_with_textures, "measured on {device}");
         let stages = measured.stages();
         println!("{device}: {stages:?}");
@@ -117,8 +116,7 @@ fn tokens_in_half_precision() {
         let images = mixed();
         let want = unwrap_all(pipeline(device, small_params()).run(&images));
         for (precision, bound) in [(TokenPrecision::F16, 2f32.powi(-11)), (TokenPrecision::Bf16, 2f32.powi(-8))] {
-            let pipeline =
-                pipeline_with(device, small_params(), PipelineOptions { precision, ..PipelineOptions::default() });
+            let pipeline = pipeline_with(device, small_params(), PipelineOptions::default().with_precision(precision));
             for (want, mut got) in want.iter().zip(unwrap_all(pipeline.run(&images))) {
                 assert_eq!(got.tokens.len(), want.tokens.len());
                 for (got, want) in got.tokens.iter().zip(&want.tokens) {

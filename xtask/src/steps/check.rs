@@ -93,6 +93,7 @@ fn install(packages: &[&str]) -> Result<(), String> {
 
 pub(crate) fn format() -> Result<(), String> {
     line(".ci/names.py")?;
+    line(".ci/environment.py")?;
     line("cargo fmt --all --check")?;
     for folder in outside()? {
         run(command("cargo", &folder).args(["fmt", "--all", "--check"]))?;
