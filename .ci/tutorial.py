@@ -17,8 +17,8 @@ import tempfile
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 PAGE = open(os.path.join(ROOT, "docs", "first-kernel.md"), encoding="utf-8").read()
-# What the machine has already, or what this checkout is.
-SKIPPED = ("rustup ", "git clone ")
+# What the machine has already.
+SKIPPED = ("rustup ",)
 PACKAGE = "first-kernel"
 
 

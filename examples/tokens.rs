@@ -5,7 +5,7 @@
 //! ```
 
 use thalweg::{Device, Error};
-use thalweg_vision::{Image, Pipeline, TokenParams};
+use thalweg_vision::{Image, Pipeline, PipelineOptions, TokenParams};
 
 fn main() -> Result<(), Error> {
     let device = Device::best()?;
@@ -17,7 +17,8 @@ fn main() -> Result<(), Error> {
     let stripes = picture(97, 201, |_, x| [127.0 + 127.0 * (x / 4.0).sin(); 3])?;
 
     let params = TokenParams::default().with_budget(1500).with_fixation([0.5, 0.6]).with_foveal_bias(0.3);
-    let pipeline = Pipeline::new(device, params)?;
+    let options = PipelineOptions::default().with_stages(true);
+    let pipeline = Pipeline::with_options(device, params, options)?;
     for tokens in pipeline.run(&[disc, stripes]) {
         let tokens = tokens?;
         let [rows, columns] = tokens.grid;
@@ -38,7 +39,9 @@ fn main() -> Result<(), Error> {
         }
         assert!(tokens.len() <= 1500 && tokens.tokens.len() == 13 * tokens.len());
     }
-    println!("device time {:?}", pipeline.stages());
+    for (stage, time) in pipeline.stages().named().into_iter().filter(|(_, time)| !time.is_zero()) {
+        println!("{stage}: {time:.1?} of the device");
+    }
     Ok(())
 }
 

@@ -175,10 +175,22 @@ pub use timeline::{
 pub use thalweg_derive::__Setters;
 pub use thalweg_derive::Resource;
 
-/// The blocks of the page are tested with the documentation.
+/// The blocks of these pages are tested with the documentation; `.ci/pages.py` compares the list.
 #[cfg(doctest)]
-#[doc = include_str!("../docs/streams.md")]
-mod streams_page {}
+mod pages {
+    #[doc = include_str!("../README.md")]
+    mod readme {}
+    #[doc = include_str!("../docs/coming-from.md")]
+    mod coming_from {}
+    #[doc = include_str!("../docs/command.md")]
+    mod command {}
+    #[doc = include_str!("../docs/default-streams.md")]
+    mod default_streams {}
+    #[doc = include_str!("../docs/safe-kernels.md")]
+    mod safe_kernels {}
+    #[doc = include_str!("../docs/streams.md")]
+    mod streams {}
+}
 
 ptx! { unsafe "thalweg" } // `build.rs` puts the file there
 

@@ -1,4 +1,4 @@
-//! `#[derive(Resource)]` for [thalweg](https://docs.rs/thalweg): a struct of buffers moves between
+//! `#[derive(Resource)]` for thalweg: a struct of buffers moves between
 //! streams as one value. For `thalweg-simt` it also has a part of `kernel!`.
 
 mod clause;

@@ -60,6 +60,11 @@ impl Arguments {
     pub fn device(&self) -> Result<Device, Error> {
         let (device, why) = self.device.as_deref().map_or_else(Device::from_environment, Device::open)?;
         println!("{}: {}{}", device, device.name(), why.map(|why| format!(" ({why})")).unwrap_or_default());
+        if device.kind() == DeviceKind::Cpu {
+            println!(
+                "(copies and kernels of the CPU device share its cores: ratios of times say nothing about overlap)"
+            );
+        }
         Ok(device)
     }
 

@@ -9,7 +9,7 @@ fn main() -> thalweg::Result<()> {
     work.capture((), |s, ()| {
         kept = Some(*s); // bug
         //~^ E0521 `kept` `escapes outside of closure` `Stream<Capture<'_>>`
-        kept = Some(s.serial()); // fix
+        kept = Some(s.unique_id()); // fix
         Ok(())
     })?;
     drop(kept);

@@ -11,7 +11,7 @@ fn main() -> Result<()> {
     a.enter(|a| {
         let x = a.alloc::<u8>(16)?;
         b.enter(|b| {
-            let x = a.hand(x, b)?; // fix
+            let x = a.hand_off(x, b)?; // fix
             clear(b, x)
             //~^ E0521 `Foreign<`
         })

@@ -5,7 +5,7 @@ fn main() -> thalweg::Result<()> {
     let stream = AnyStream::new(Device::cpu()?)?;
     stream.enter(|s| {
         let s = *s;
-        let serial = s.serial();
+        let serial = s.unique_id();
         s.launch_host(move || println!("{s:?}")) // bug
         //~^ E0521 `Stream<Scoped<`
         s.launch_host(move || println!("{serial}")) // fix

@@ -4,7 +4,7 @@ use thalweg::{Device, StreamPool};
 fn main() -> thalweg::Result<()> {
     let pool = StreamPool::new(Device::cpu()?, 2)?;
     let mut kept = None;
-    pool.lane(|s| {
+    pool.with_stream(|s| {
         kept = s.alloc::<u8>(16).ok(); // bug
         //~^ E0521 `Scoped<` `DeviceBuffer<u8>`
         kept = s.alloc::<u8>(16).ok().and_then(|x| s.record(x).ok()); // fix

@@ -3,9 +3,9 @@ use thalweg::{Device, StreamPool};
 
 fn main() -> thalweg::Result<()> {
     let pool = StreamPool::new(Device::cpu()?, 2)?;
-    let lane = pool.lane(|s| *s); // bug
+    let lane = pool.with_stream(|s| *s); // bug
     //~^ error `Stream<Scoped<`
-    let lane = pool.lane(|s| s.serial()); // fix
+    let lane = pool.with_stream(|s| s.unique_id()); // fix
     println!("{lane:?}");
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! What one lane orders, used on another.
-use thalweg::{AnyStream, DeviceBuffer, Device, Lane, On, Result, Stream};
+use thalweg::{AnyStream, DeviceBuffer, Device, Scoped, On, Result, Stream};
 
-fn clear<'a>(a: &Stream<Lane<'a>>, mut x: On<Lane<'a>, DeviceBuffer<u8>>) -> Result<()> {
+fn clear<'a>(a: &Stream<Scoped<'a>>, mut x: On<Scoped<'a>, DeviceBuffer<u8>>) -> Result<()> {
     a.zero(&mut x)
 }
 
@@ -11,7 +11,7 @@ fn main() -> Result<()> {
     a.enter(|a| {
         let x = a.alloc::<u8>(16)?;
         b.enter(|b| {
-            let x = a.hand(x, b)?; // fix
+            let x = a.hand_off(x, b)?; // fix
             clear(b, x)
             //~^ E0521 `Scoped<`
         })

@@ -8,7 +8,7 @@ fn main() -> thalweg::Result<()> {
     let (up, compute) = (gpu.stream::<Upload>()?, gpu.stream::<Compute>()?);
     let mut image = up.alloc::<u8>(16)?;
     up.fill(&mut image, 1)?;
-    let image = up.hand(image, &compute)?; // fix
+    let image = up.hand_off(image, &compute)?; // fix
     let mut copy = compute.alloc::<u8>(16)?;
     compute.copy(&image, &mut copy)?;
     //~^ E0308 `DeviceSlice<Compute,` `On<Upload, DeviceBuffer<`

@@ -21,7 +21,7 @@ fn main() -> thalweg::Result<()> {
     let gpu = Device::cpu()?;
     let (up, compute) = (gpu.stream::<Upload>()?, gpu.stream::<Compute>()?);
     let x = up.alloc_zeroed::<f32>(16)?;
-    let x = up.hand(x, &compute)?; // fix
+    let x = up.hand_off(x, &compute)?; // fix
     let mut y = compute.alloc::<f32>(16)?;
     double(&compute, 16, &x, &mut y)?;
     //~^ E0308 `DeviceSlice<Compute,` `On<Upload, DeviceBuffer<`

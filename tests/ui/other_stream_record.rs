@@ -8,7 +8,7 @@ fn main() -> thalweg::Result<()> {
     let (up, compute) = (gpu.stream::<Upload>()?, gpu.stream::<Compute>()?);
     let mut image = compute.alloc::<u8>(16)?;
     compute.fill(&mut image, 1)?;
-    let image = compute.hand(image, &up)?; // fix
+    let image = compute.hand_off(image, &up)?; // fix
     up.record(image)?.synchronize()?;
     //~^ E0277 `On<Compute, DeviceBuffer<u8>>` `is not ordered by stream` `Upload`
     Ok(())

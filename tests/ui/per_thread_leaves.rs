@@ -5,7 +5,7 @@ fn main() -> thalweg::Result<()> {
     let gpu = Device::cpu()?;
     let stream = gpu.per_thread(|s| *s)?; // bug
     //~^ error `Stream<PerThread<`
-    let stream = gpu.per_thread(|s| s.serial())?; // fix
+    let stream = gpu.per_thread(|s| s.unique_id())?; // fix
     println!("{stream:?}");
     Ok(())
 }

@@ -3,7 +3,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use thalweg::{DeviceBuffer, Event, On, PinnedBuffer, Reading, Resource, Shared, Stream, stream_tags};
+use thalweg::{DeviceBuffer, Event, On, PinnedBuffer, SharedRead, Resource, Shared, Stream, stream_tags};
 
 stream_tags!(Work);
 
@@ -16,7 +16,7 @@ fn main() {
     //~^ E0277 `On<Work, DeviceBuffer<u8>>` `Resource`
     is_resource::<Event<Idle>>(); // bug
     //~^ E0277 `Event<DeviceBuffer<u8>>` `Resource`
-    is_resource::<Reading<Work, Idle>>(); // bug
+    is_resource::<SharedRead<Work, Idle>>(); // bug
     //~^ E0277 `SharedRead<Work, DeviceBuffer<u8>>` `Resource`
     is_resource::<Stream<Work>>(); // bug
     //~^ E0277 `Stream<Work>` `Resource`

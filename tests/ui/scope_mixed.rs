@@ -15,7 +15,7 @@ fn main() -> Result<()> {
         there.scope(|b| {
             let t = b.stream::<Compute>()?;
             //~^ E0521 `a` `escapes the closure body here`
-            let x = s.hand(x, &t).map_err(|refused| refused.error)?; // fix
+            let x = s.hand_off(x, &t).map_err(|refused| refused.error)?; // fix
             clear(&t, x)
             //~^ E0521 `b` `escapes the closure body here`
         })

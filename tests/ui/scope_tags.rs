@@ -7,7 +7,7 @@ fn main() -> Result<()> {
     Device::cpu()?.scope(|rank| {
         let (up, compute) = (rank.stream::<Upload>()?, rank.stream::<Compute>()?);
         let mut x = up.alloc::<u8>(16)?;
-        let mut x = up.hand(x, &compute)?; // fix
+        let mut x = up.hand_off(x, &compute)?; // fix
         compute.zero(&mut x)
         //~^ E0308 `Upload` `Compute`
     })

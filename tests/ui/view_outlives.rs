@@ -9,7 +9,7 @@ fn main() -> thalweg::Result<()> {
     let mut image = up.alloc::<u8>(16)?;
     let half = image.slice_mut(..8)?;
     up.zero(half)?; // fix
-    up.hand(image, &compute)?;
+    up.hand_off(image, &compute)?;
     //~^ E0505 `image`
     up.zero(half)?; // bug
     Ok(())

@@ -39,7 +39,10 @@ struct Shape {
 }
 
 fn main() -> Result<()> {
-    let args = support::Arguments::parse("Uploads, augments and trains on successive batches at the same time.");
+    let args = support::Arguments::parse(
+        "Uploads, augments and trains on successive batches at the same time.",
+        support::MEASURED,
+    );
     let gpu = support::device()?;
     let (upload, augment, train) = (gpu.stream::<Upload>()?, gpu.stream::<Augment>()?, gpu.stream::<Train>()?);
     let (images, side, size, patch, items, width, depth) =

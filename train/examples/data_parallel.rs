@@ -28,6 +28,7 @@ stream_tags!(Compute, Reduce, Alone);
 type Model<C> = DataParallel<C, Compute, bf16>;
 
 fn main() -> Result<()> {
+    support::Arguments::parse("Reduces gradients in buckets while the backward pass goes on.", &[]);
     let world = World::from_env()?;
     let (rank, size, device) = (world.rank(), world.size(), world.device()?);
     let (compute, reduce) = (device.stream::<Compute>()?, device.stream::<Reduce>()?);
@@ -84,7 +85,12 @@ fn main() -> Result<()> {
         let backend = parts.as_ref().map(|(comm, _): &(Comm<Reduce>, _)| comm.backend());
         println!("{size} ranks, {device}, {backend:?}: {:.1} MiB of gradients", bytes as f64 / f64::from(1 << 20));
         println!("a step without other ranks {alone_ms:.2} ms, the reduction alone {reduce_ms:.2} ms");
+        support::note(device);
         let say = |name: String, ms: f64| {
+            if device.kind() == DeviceKind::Cpu {
+                println!("{name} {ms:.2} ms");
+                return;
+            }
             let exposed = ms - alone_ms;
             let of_step = 100.0 * exposed / alone_ms;
             println!(

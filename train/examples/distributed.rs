@@ -47,7 +47,7 @@ type Model<C, B> = DataParallel<C, B, bf16>;
 type Run = (Duration, Tensors);
 
 fn main() -> Result<()> {
-    let args = support::Arguments::parse("Trains on several ranks, from their shards of photographs.");
+    let args = support::Arguments::parse("Trains on several ranks, from their shards of photographs.", &["--timeline"]);
     let world = World::from_env()?;
     let (rank, size) = (world.rank(), world.size());
     let gpu = world.device()?;
@@ -61,6 +61,7 @@ fn main() -> Result<()> {
     let overlapped = tokens((&up, &make, &train), serial.1, shape, 3, &timeline)?;
     comm = overlapped.1;
     if rank == 0 {
+        support::note(gpu);
         println!("{size} ranks, {gpu}, {:?}; {images} photographs of each a batch, adaptive tokens", comm.backend());
         support::compare(serial.0, overlapped.0, items);
     }

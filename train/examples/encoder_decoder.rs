@@ -27,7 +27,10 @@ use thalweg_train::{
 stream_tags!(Encode, Train);
 
 fn main() -> Result<()> {
-    let args = support::Arguments::parse("A frozen encoder encodes batch N + 1 while a model trains on batch N.");
+    let args = support::Arguments::parse(
+        "A frozen encoder encodes batch N + 1 while a model trains on batch N.",
+        support::MEASURED_CUBLASLT,
+    );
     let gpu = support::device()?;
     let (encode, train) = (gpu.stream::<Encode>()?, gpu.stream::<Train>()?);
     let ([size, patch, width, heads, depth], images, items) =

@@ -21,7 +21,10 @@ stream_tags!(Forward, Train);
 const PARTS: usize = 4;
 
 fn main() -> Result<()> {
-    let args = support::Arguments::parse("Forward of a micro-batch beside backward of the one before.");
+    let args = support::Arguments::parse(
+        "Forward of a micro-batch beside backward of the one before.",
+        support::MEASURED_CUBLASLT,
+    );
     let gpu = support::device()?;
     let (forward, train) = (gpu.stream::<Forward>()?, gpu.stream::<Train>()?);
     let ([sequences, tokens, width, heads, depth], steps) =

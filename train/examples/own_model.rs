@@ -13,6 +13,8 @@
 //! have had. So when a rank is gone, start the same command again. A second argument is the number
 //! of steps.
 
+mod support;
+
 use std::ops::Range;
 use std::path::Path;
 
@@ -182,10 +184,13 @@ fn points(batch: u64) -> (Vec<f32>, Vec<i32>) {
 }
 
 fn main() -> Result<()> {
-    let mut arguments = std::env::args().skip(1);
-    let checkpoint = arguments.next().unwrap_or_else(|| "points.safetensors".into());
-    let steps = arguments.next().map_or(300, |steps| steps.parse().expect("a number of steps"));
-    let checkpoint = Path::new(&checkpoint);
+    let usage = "own_model [CHECKPOINT [STEPS]]: trains to a number of steps, on from the checkpoint if it is there";
+    let arguments = support::words(usage, 2);
+    let checkpoint = Path::new(arguments.first().map_or("points.safetensors", String::as_str));
+    let Ok(steps) = arguments.get(1).map_or(Ok(300), |steps| steps.parse()) else {
+        println!("{usage}");
+        std::process::exit(2)
+    };
 
     let world = World::from_env()?;
     let (rank, size, device) = (world.rank(), world.size(), world.device()?);

@@ -38,7 +38,10 @@ struct Shape {
 }
 
 fn main() -> Result<()> {
-    let args = support::Arguments::parse("Makes the tokens of the next photographs beside training on these.");
+    let args = support::Arguments::parse(
+        "Makes the tokens of the next photographs beside training on these.",
+        support::MEASURED,
+    );
     let gpu = support::device()?;
     let (upload, textures, train) = (gpu.stream::<Upload>()?, gpu.stream::<Textures>()?, gpu.stream::<Train>()?);
     let (images, size, items, width, depth) =

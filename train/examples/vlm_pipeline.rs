@@ -40,7 +40,10 @@ struct Work {
 }
 
 fn main() -> Result<()> {
-    let args = support::Arguments::parse("Answers requests: upload, preparation, encoder and decoder run at once.");
+    let args = support::Arguments::parse(
+        "Answers requests: upload, preparation, encoder and decoder run at once.",
+        support::MEASURED,
+    );
     let gpu = support::device()?;
     let ([size, patch, width, heads, depth, text_depth], [vocabulary, count, requests]) =
         support::sized(gpu, ([224, 16, 768, 12, 12, 4], [32_000, 16, 40]), ([32, 8, 16, 2, 2, 1], [50, 5, 8]));

@@ -62,7 +62,7 @@ pub(crate) const STEPS: &[Step] = &[
     step(Group::Check, "tools", None, 20, "what the other steps need is there", check::tools),
     step(Group::Check, "format", None, 10, "every file is as rustfmt writes it; names and sentences", check::format),
     step(Group::Check, "arrows", None, 5, "which file names which, and what git knows of files", check::arrows),
-    step(Group::Check, "figures", None, 5, "figures of README.md and docs are in their records", check::figures),
+    step(Group::Check, "figures", None, 5, "README.md and docs: figures in their records, links, who compiles the code", check::figures),
     step(Group::Check, "workflows", None, 10, "the workflows of GitHub", check::workflows),
     step(Group::Check, "clippy", None, 200, "lints of all targets with all features", check::clippy),
     step(Group::Check, "documentation", None, 60, "links of the documentation", check::documentation),

@@ -9,9 +9,9 @@ fn main() -> Result<()> {
     let (compute, reduce) = (device.stream::<Compute>()?, device.stream::<Reduce>()?);
     let mut comm = World::from_env()?.comm(reduce)?;
     let gradient = compute.alloc_zeroed::<f32>(8)?;
-    let mut gradient = compute.hand(gradient, &reduce).map_err(thalweg::Error::from)?;
+    let mut gradient = compute.hand_off(gradient, &reduce).map_err(thalweg::Error::from)?;
     comm.all_reduce_in_place(Sum, &mut gradient)?;
-    let gradient = reduce.hand(gradient, &compute).map_err(thalweg::Error::from)?; // fix
+    let gradient = reduce.hand_off(gradient, &compute).map_err(thalweg::Error::from)?; // fix
     compute.read_blocking(&gradient)?;
     //~^ E0308 `DeviceSlice<Compute,` `On<Reduce, DeviceBuffer<f32>>`
     Ok(())

@@ -10,7 +10,7 @@ fn main() -> Result<()> {
     let mut comm = World::single().comm(reduce)?;
     let mut x = compute.alloc_zeroed::<f32>(8)?;
     compute.fill(&mut x, 1.0)?; // fix
-    let mut y = compute.hand(x, &reduce).map_err(thalweg::Error::from)?;
+    let mut y = compute.hand_off(x, &reduce).map_err(thalweg::Error::from)?;
     comm.all_reduce_in_place(Sum, &mut y)?;
     compute.fill(&mut x, 1.0)?; // bug
     //~^ E0382 `x`

@@ -9,7 +9,7 @@ fn main() -> Result<()> {
     let (compute, reduce) = (device.stream::<Compute>()?, device.stream::<Reduce>()?);
     let mut comm = World::single().comm(reduce)?;
     let mut x = compute.alloc_zeroed::<f32>(8)?;
-    let mut x = compute.hand(x, &reduce).map_err(thalweg::Error::from)?; // fix
+    let mut x = compute.hand_off(x, &reduce).map_err(thalweg::Error::from)?; // fix
     comm.all_reduce_in_place(Mean, &mut x)
     //~^ E0308 `DeviceSlice<Reduce,` `On<Compute, DeviceBuffer<f32>>`
 }

@@ -222,8 +222,9 @@ impl Compiler {
         let output = command.output().expect("cargo starts");
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 
-        // That of this test's package, and `thalweg`, on which those on top are built.
-        let named = ["thalweg".to_owned(), test.package.replace('-', "_")];
+        // That of this test's package, `thalweg`, on which those on top are built, and that of
+        // README's program, if the test depends on it.
+        let named = ["thalweg".to_owned(), test.package.replace('-', "_"), "thalweg_vision".to_owned()];
         let (mut libraries, mut search) = (BTreeSet::new(), BTreeSet::new());
         for line in output.stdout.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"{")) {
             let message: Value = serde_json::from_slice(line).expect("cargo writes JSON");

@@ -18,19 +18,30 @@ pub struct Arguments {
     cublaslt: bool,
 }
 
-/// The options that all examples of overlap have.
-const OPTIONS: &str = "\
-  --timeline FILE  save what ran when, as .svg, .json (Perfetto) or .txt
-  --batch N        the images or sequences of a step; of vlm_pipeline the tokens of a text
-  --steps N        the steps, or the requests
-  --slots N        the batches or requests under way at most, in the overlapped form
-  --runs N         take all steps N times. If N is above 1, the last run is the one in the timeline, and the time is the
-                   median of the others
-  --cublaslt       have cuBLASLt compute the products (with the feature `cublaslt`)";
+/// The options of the patterns on one device, all of which measure in the same way.
+pub const MEASURED: &[&str] = &["--timeline", "--batch", "--steps", "--slots", "--runs"];
+
+/// The same of those with models whose products cuBLASLt can compute.
+pub const MEASURED_CUBLASLT: &[&str] = &["--timeline", "--batch", "--steps", "--slots", "--runs", "--cublaslt"];
+
+/// The options that an example may have, and their lines for `--help`.
+const OPTIONS: [(&str, &str); 6] = [
+    ("--timeline", "FILE  save what ran when, as .svg, .json (Perfetto) or .txt"),
+    ("--batch", "N        the images or sequences of a step; of vlm_pipeline the tokens of a text"),
+    ("--steps", "N        the steps, or the requests"),
+    ("--slots", "N        the batches or requests under way at most, in the overlapped form"),
+    (
+        "--runs",
+        "N         take all steps N times. If N is above 1, the last run is the one in the timeline, and the time is \
+         the median of the others",
+    ),
+    ("--cublaslt", "      have cuBLASLt compute the products (with the feature `cublaslt`)"),
+];
 
 impl Arguments {
-    /// Reads the command line. `--help` prints `purpose` and ends the program.
-    pub fn parse(purpose: &str) -> Self {
+    /// Reads the command line of an example that has these options. `--help` prints `purpose` and
+    /// the options, and ends the program. So does, as an error, an argument that it does not have.
+    pub fn parse(purpose: &str, options: &[&str]) -> Self {
         let mut given = Self { timeline: None, batch: None, steps: None, slots: None, runs: 1, cublaslt: false };
         let mut arguments = std::env::args().skip(1);
         while let Some(argument) = arguments.next() {
@@ -47,16 +58,18 @@ impl Arguments {
                 })
             };
             match argument.as_str() {
+                other if !options.contains(&other) => {
+                    println!("{purpose}\n");
+                    let has = |(name, _): &&(&str, &str)| options.contains(name);
+                    OPTIONS.iter().filter(has).for_each(|(name, rest)| println!("  {name} {rest}"));
+                    exit(if other == "--help" || other == "-h" { 0 } else { 2 })
+                }
                 "--timeline" => given.timeline = Some(value().into()),
                 "--batch" => given.batch = Some(number(value())),
                 "--steps" => given.steps = Some(number(value())),
                 "--slots" => given.slots = Some(number(value())),
                 "--runs" => given.runs = number(value()),
-                "--cublaslt" => given.cublaslt = true,
-                other => {
-                    println!("{purpose}\n\n{OPTIONS}");
-                    exit(if other == "--help" || other == "-h" { 0 } else { 2 })
-                }
+                _ => given.cublaslt = true,
             }
         }
         given
@@ -114,11 +127,30 @@ impl Arguments {
     }
 }
 
+/// Returns the arguments of an example that has no options, at most `most`. If there are others, it
+/// prints `usage` and ends the program.
+pub fn words(usage: &str, most: usize) -> Vec<String> {
+    let given: Vec<String> = std::env::args().skip(1).collect();
+    if given.len() > most || given.iter().any(|word| word.starts_with('-')) {
+        println!("{usage}");
+        exit(if given.iter().any(|word| word == "--help" || word == "-h") { 0 } else { 2 })
+    }
+    given
+}
+
 /// Returns the device of `THALWEG_DEVICE`, or the best one, and prints it.
 pub fn device() -> Result<Device> {
     let (device, _) = Device::from_environment()?;
     println!("{device}: {}", device.name());
+    note(device);
     Ok(device)
+}
+
+/// Says on the CPU device that times mean nothing there.
+pub fn note(device: Device) {
+    if device.kind() == DeviceKind::Cpu {
+        println!("(copies and kernels of the CPU device share its cores: ratios of times say nothing about overlap)");
+    }
 }
 
 /// Returns the first value on a GPU, and the second one on the CPU device.

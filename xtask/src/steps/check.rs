@@ -113,7 +113,8 @@ pub(crate) fn arrows() -> Result<(), String> {
 }
 
 pub(crate) fn figures() -> Result<(), String> {
-    line(".ci/figures.py")
+    line(".ci/figures.py")?;
+    line(".ci/pages.py")
 }
 
 pub(crate) fn workflows() -> Result<(), String> {
