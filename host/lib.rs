@@ -184,6 +184,8 @@ mod pages {
     mod coming_from {}
     #[doc = include_str!("../docs/command.md")]
     mod command {}
+    #[doc = include_str!("../docs/debugging.md")]
+    mod debugging {}
     #[doc = include_str!("../docs/default-streams.md")]
     mod default_streams {}
     #[doc = include_str!("../docs/safe-kernels.md")]

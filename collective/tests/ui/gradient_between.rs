@@ -14,7 +14,7 @@ fn main() -> Result<()> {
     comm.barrier()?; // bug
     //~^ E0499 `comm`
     for grad in grads {
-        pass.put(grad)?;
+        pass.mark_ready(grad)?;
     }
     _ = pass.finish(|_, _| Ok::<_, Error>(()))?;
     Ok(())

@@ -12,7 +12,7 @@ fn main() -> Result<()> {
     let (mut pass, mut grads) = comm.backward(Mean, gradients)?;
     let grad = grads.pop().expect("there is one");
     compute.read_blocking(&grad)?; // fix
-    pass.put(grad)?;
+    pass.mark_ready(grad)?;
     compute.read_blocking(&grad)?; // bug
     //~^ E0382 `grad`
     let gradients = pass.finish(|_, _| Ok::<_, Error>(()))?;

@@ -12,7 +12,7 @@ fn main() -> Result<()> {
     let (mut pass, mut grads) = comm.backward(Mean, gradients)?;
     let mut grad = grads.pop().expect("there is one");
     compute.fill(&mut grad, 1.0)?; // fix
-    pass.put(grad)?;
+    pass.mark_ready(grad)?;
     compute.fill(&mut grad, 1.0)?; // bug
     //~^ E0382 `grad`
     _ = pass.finish(|_, _| Ok::<_, Error>(()))?;

@@ -12,7 +12,7 @@ fn main() -> Result<()> {
     compute.read_blocking(&gradients)?; // fix
     let (mut pass, grads) = comm.backward(Mean, gradients)?;
     for grad in grads {
-        pass.put(grad)?;
+        pass.mark_ready(grad)?;
     }
     compute.read_blocking(&gradients)?; // bug
     //~^ E0382 `gradients`

@@ -1,10 +1,10 @@
 //! The communicator of one rank on a buffer of another one.
-use thalweg::{Rank, stream_tags};
+use thalweg::{DeviceRank, stream_tags};
 use thalweg_collective::{Result, Sum, World};
 
 stream_tags!(Reduce);
 
-fn program(a: Rank<'_>, b: Rank<'_>, world: World) -> Result<()> {
+fn program(a: DeviceRank<'_>, b: DeviceRank<'_>, world: World) -> Result<()> {
     let b = a; // fix
     let mut comm = world.comm(a.stream::<Reduce>()?)?;
     //~^ error `lifetime may not live long enough`
