@@ -44,7 +44,7 @@ pub fn derive_resource(input: TokenStream) -> TokenStream {
 #[proc_macro_derive(__Setters)]
 pub fn __derive_setters(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
-    setters::expand(&input).into()
+    setters::expand(&input).unwrap_or_else(Error::into_compile_error).into()
 }
 
 /// Widens the constants in a clause of `kernel!`, which expands to it.

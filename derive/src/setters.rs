@@ -2,10 +2,17 @@
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
-use syn::{Data, DeriveInput, Visibility};
+use syn::{Data, DeriveInput, Error, Result, Visibility};
 
 /// Returns an `impl` with `with_FIELD` for each public field.
-pub(crate) fn expand(input: &DeriveInput) -> TokenStream {
+///
+/// # Errors
+/// The struct is not `#[non_exhaustive]`. Without a default the result does not compile.
+pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
+    let ident = &input.ident;
+    if !input.attrs.iter().any(|attribute| attribute.path().is_ident("non_exhaustive")) {
+        return Err(Error::new_spanned(ident, "a struct of options is `#[non_exhaustive]`, so that it can get more"));
+    }
     let fields = if let Data::Struct(data) = &input.data { Some(&data.fields) } else { None };
     let setters =
         fields.into_iter().flatten().filter(|field| matches!(field.vis, Visibility::Public(_))).map(|field| {
@@ -21,6 +28,8 @@ pub(crate) fn expand(input: &DeriveInput) -> TokenStream {
                 }
             }
         });
-    let ident = &input.ident;
-    quote! { impl #ident { #(#setters)* } }
+    Ok(quote! {
+        impl #ident { #(#setters)* }
+        const _: fn() -> #ident = ::core::default::Default::default; // programs begin with it
+    })
 }
