@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Builds every test, example and benchmark, and packs them with the data they read, to be run on a machine without Rust:
-#   .ci/bundle.sh                              here: writes target/bundle.tar.xz
+#   .ci/bundle.sh [tests]                      here: writes target/bundle.tar.xz; with `tests` no examples and benchmarks
 #   tar xf bundle.tar.xz && bundle/run.sh      there: runs every test; exit code 1 if one fails
 # If all pass and there is a GPU, run.sh writes bundle/gpu.md: which commit passed, where and when. That is kept as
 # benches/record/gpu.md, the one place that says on which commit the suite last passed on a GPU.
+# The tests are those that `cargo test` builds; the command, examples and benchmarks are release builds.
 # What needs a Rust compiler is not in it: the tests named `compiler`, and those in the documentation.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,7 +14,8 @@ mkdir -p "$bundle/bin"
 
 cargo build --locked --release -p thalweg-cli
 cp target/release/thalweg "$bundle/bin/thalweg"
-cargo test --locked --release --workspace --exclude thalweg-ptx-builder --exclude thalweg-derive --exclude xtask --benches --examples --tests --no-run --message-format=json |
+# Copies the binaries that cargo names on standard input.
+pack() {
     python3 -c '
 import json, os, shutil, sys
 kinds = {"test": "test", "example": "example", "bench": "bench", "lib": "unit", "bin": "unit"}
@@ -36,13 +38,19 @@ for line in sys.stdin:
         name = package + "." + name
     shutil.copy(made["executable"], os.path.join(sys.argv[1], kind + "." + name))
 ' "$bundle/bin"
-for example in examples/*.rs; do
-    name=$(basename "$example" .rs)
-    cargo build --locked -q --release --example "$name"
-    cp "target/release/examples/$name" "$bundle/bin/example.$name"
-done
-(cd examples/split-textures && CARGO_TARGET_DIR=../../target/outside cargo build -q --release)
-cp target/outside/release/split-textures "$bundle/bin/example.split-textures"
+}
+workspace=(--locked --workspace --exclude thalweg-ptx-builder --exclude thalweg-derive --exclude xtask --no-run)
+cargo test "${workspace[@]}" --lib --bins --tests --message-format=json | pack
+if [ "${1:-}" != tests ]; then
+    cargo test "${workspace[@]}" --release --benches --examples --message-format=json | pack
+    for example in examples/*.rs; do
+        name=$(basename "$example" .rs)
+        cargo build --locked -q --release --example "$name"
+        cp "target/release/examples/$name" "$bundle/bin/example.$name"
+    done
+    (cd examples/split-textures && CARGO_TARGET_DIR=../../target/outside cargo build -q --release)
+    cp target/outside/release/split-textures "$bundle/bin/example.split-textures"
+fi
 strip "$bundle"/bin/*
 cp -r assets tests docs "$bundle/"
 mkdir -p "$bundle/train/tests" "$bundle/loader/tests"
