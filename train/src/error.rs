@@ -34,6 +34,10 @@ pub enum Error {
     #[cfg(feature = "collective")]
     #[error(transparent)]
     Ranks(#[from] thalweg_collective::Error),
+    /// cuBLASLt cannot be used.
+    #[cfg(feature = "cublaslt")]
+    #[error(transparent)]
+    CublasLt(#[from] thalweg_cublaslt::Error),
     /// A head or a query does not fit.
     #[cfg(feature = "vision")]
     #[error(transparent)]
