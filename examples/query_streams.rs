@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 
 use query::{Results, Slot, scores, textures, tokens, upload};
 use thalweg::overlap::three_stream;
-use thalweg::{Error, LiveBrand, Result, Stream, Timeline, stream_tags};
-use thalweg_vision::{Head, Image, Layer, Pipeline, Query, TokenParams};
+use thalweg::{LiveBrand, Result, Stream, Timeline, stream_tags};
+use thalweg_vision::{Error, Head, Image, Layer, Pipeline, Query, TokenParams};
 
 stream_tags!(Upload, Texture, Score, Allocate);
 
@@ -33,7 +33,7 @@ stream_tags!(Upload, Texture, Score, Allocate);
 const DIMENSION: usize = 8;
 
 /// Makes a head with a balancer, and a query, of arbitrary numbers.
-fn head() -> Result<(Head, Query)> {
+fn head() -> Result<(Head, Query), Error> {
     let mut seed = 7u32;
     let mut numbers = |n: usize, scale: f32| -> Vec<f32> {
         let mut next = || {
@@ -103,7 +103,7 @@ fn main() -> Result<(), Error> {
         slot.image.copy_from_slice(&plain);
         Ok::<_, Error>(slot)
     };
-    let slots = (0..5).map(slot).collect::<Result<Vec<_>>>()?;
+    let slots = (0..5).map(slot).collect::<Result<Vec<_>, _>>()?;
 
     let (want, on_one, slots) = run((&up, &up, &up, &up), slots, images, &Timeline::disabled())?;
     let timeline = args.timeline(gpu)?;
@@ -140,5 +140,5 @@ fn main() -> Result<(), Error> {
         rate(on_four),
         rate(on_four) / rate(on_one),
     );
-    args.finish(&timeline)
+    Ok(args.finish(&timeline)?)
 }

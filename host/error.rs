@@ -242,17 +242,6 @@ pub enum Error {
         /// The system's message, or that of the panic.
         reason: String,
     },
-    /// A tensor of weights or a query is missing, has another shape, or has values that are no
-    /// numbers.
-    #[error("tensor `{name}` is {given}, expected {expected}")]
-    Tensor {
-        /// The tensor's name in a file of weights.
-        name: &'static str,
-        /// The given value.
-        given: String,
-        /// A description of accepted values.
-        expected: String,
-    },
     /// A file cannot be read or written.
     #[error("{}: {reason}", path.display())]
     File {

@@ -17,7 +17,7 @@ pub(crate) fn query(args: &TokensArgs) -> Result<Option<(Head, Query)>, String> 
     let (Some(weights), Some(query)) = (&args.weights, &args.query) else {
         return Ok(None);
     };
-    fn read<T>(flag: &str, path: &Path, parse: impl Fn(&[u8]) -> Result<T>) -> Result<T, String> {
+    fn read<T>(flag: &str, path: &Path, parse: impl Fn(&[u8]) -> thalweg_vision::Result<T>) -> Result<T, String> {
         let wrong = |what: String| format!("{flag} {}: {what}", path.display());
         let bytes = fs::read(path).map_err(|e| wrong(format!("cannot read it: {e}")))?;
         parse(&bytes).map_err(|e| wrong(e.to_string()))
@@ -44,7 +44,11 @@ pub(crate) enum Outcome {
 }
 
 impl Engine {
-    pub(crate) fn new(device: Device, args: &TokensArgs, query: Option<&(Head, Query)>) -> Result<Self> {
+    pub(crate) fn new(
+        device: Device,
+        args: &TokensArgs,
+        query: Option<&(Head, Query)>,
+    ) -> thalweg_vision::Result<Self> {
         match (args.profile, query) {
             (Some(_), Some((head, query))) => {
                 Ok(Self::Profile(arr_coc_0_1::Profile::new(device, head, query)?, Duration::ZERO))

@@ -186,7 +186,7 @@ impl<'a> Runner<'a> {
         photo: &Photo,
         outcome: thalweg::Result<Outcome>,
         note: impl FnOnce(&Error),
-    ) -> thalweg::Result<(Device, Outcome)> {
+    ) -> thalweg_vision::Result<(Device, Outcome)> {
         match (outcome, &photo.image) {
             (Err(error @ Error::OutOfMemory { .. }), Some(image)) if self.may_use_spare => {
                 note(&error);
@@ -200,7 +200,7 @@ impl<'a> Runner<'a> {
                 let outcome = engine.run(std::slice::from_ref(image)).pop().unwrap_or(Err(error))?;
                 Ok((*cpu, outcome))
             }
-            (outcome, _) => outcome.map(|outcome| (self.device, outcome)),
+            (outcome, _) => Ok((self.device, outcome?)),
         }
     }
 

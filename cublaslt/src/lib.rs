@@ -30,6 +30,7 @@
 //! # Ok::<(), thalweg::Error>(())
 //! ```
 
+mod error;
 mod library;
 mod plan;
 
@@ -38,9 +39,10 @@ use std::fmt;
 use std::ptr::null_mut;
 use std::sync::{Mutex, PoisonError};
 
-use thalweg::{Brand, Device, DeviceBuffer, DeviceKind, DeviceSlice, Error, LiveBrand, On, Result, Stream};
+use thalweg::{Brand, Device, DeviceBuffer, DeviceKind, DeviceSlice, LiveBrand, On, Stream};
 use thalweg_kernels::linear::{self, CheckedMatmul, Epilogue, Matrix, MatrixMut, Operand, Product};
 
+pub use error::{Error, Result};
 use library::{Library, Raw};
 use plan::{Key, Plan};
 
@@ -100,16 +102,15 @@ impl CublasLt {
     /// same. The first call of a process reads `THALWEG_CUBLASLT`, the file of the library.
     ///
     /// # Errors
-    /// The device is no GPU ([`Error::Parameter`]), the library cannot be loaded ([`Error::File`],
-    /// whose text says what was tried), or it fails.
+    /// The device is no GPU ([`thalweg::Error::Parameter`]), the library cannot be loaded
+    /// ([`Error::Library`]), or it fails.
     pub fn new(device: Device) -> Result<Self> {
         static MADE: Mutex<Vec<CublasLt>> = Mutex::new(Vec::new());
         if device.kind() != DeviceKind::Cuda {
             let (given, expected) = (device.to_string(), "a GPU, because cuBLASLt has no other kernels".to_owned());
-            return Err(Error::Parameter { name: "device", given, expected });
+            return Err(thalweg::Error::Parameter { name: "device", given, expected }.into());
         }
-        let library =
-            Library::get().map_err(|why| Error::File { path: "libcublasLt.so".into(), reason: why.to_owned() })?;
+        let library = Library::get().map_err(|why| Error::Library { reason: why.to_owned() })?;
         let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = made.iter().find(|lt| lt.inner.device == device) {
             return Ok(*found);
@@ -142,7 +143,7 @@ impl CublasLt {
     ///
     /// # Errors
     /// There is no memory, or the device failed.
-    pub fn workspace<S: LiveBrand>(self, s: &Stream<S>) -> Result<On<S, DeviceBuffer<u8>>> {
+    pub fn workspace<S: LiveBrand>(self, s: &Stream<S>) -> thalweg::Result<On<S, DeviceBuffer<u8>>> {
         s.alloc(WORKSPACE_BYTES)
     }
 
@@ -176,10 +177,11 @@ impl CublasLt {
         b: Matrix<'_, S, T>,
         epilogue: &Epilogue<'_, S, C>,
         mut c: MatrixMut<'_, S, C>,
-    ) -> Result<UsedBackend> {
+    ) -> thalweg::Result<UsedBackend> {
         let device = s.device();
         if device != self.inner.device {
-            return Err(Error::DeviceMismatch { resource: self.inner.device.to_string(), stream: device.to_string() });
+            let resource = self.inner.device.to_string();
+            return Err(thalweg::Error::DeviceMismatch { resource, stream: device.to_string() });
         }
         let product = linear::check(batch, a, b, epilogue, &mut c)?;
         let start = workspace.device_ptr().next_multiple_of(256);
@@ -202,7 +204,7 @@ impl CublasLt {
     /// # Safety
     /// The device's context is current, and the rest as for [`Plan::enqueue`]; the key is that of
     /// the product.
-    unsafe fn enqueue(self, key: Key, product: &CheckedMatmul, workspace: u64, stream: Raw) -> Result<bool> {
+    unsafe fn enqueue(self, key: Key, product: &CheckedMatmul, workspace: u64, stream: Raw) -> thalweg::Result<bool> {
         let &Inner { library, handle, ref plans, .. } = self.inner;
         let mut plans = plans.lock().unwrap_or_else(PoisonError::into_inner);
         if !plans.contains_key(&key) {

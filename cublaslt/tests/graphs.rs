@@ -69,7 +69,8 @@ fn a_captured_product_has_the_same_bits() {
 
 #[test]
 fn a_cpu_device_is_refused() {
-    let Err(Error::Parameter { name, given, expected }) = CublasLt::new(Device::cpu().unwrap()) else { panic!() };
+    let refused = CublasLt::new(Device::cpu().unwrap());
+    let Err(thalweg_cublaslt::Error::Device(Error::Parameter { name, given, expected })) = refused else { panic!() };
     assert_eq!((name, given.as_str()), ("device", "cpu"));
     assert!(expected.contains("GPU"), "{expected}");
 }

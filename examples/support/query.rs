@@ -49,7 +49,13 @@ struct Host {
 
 impl Slot {
     /// Makes a slot for images of `size` (height, width).
-    pub fn new(gpu: Device, size: [u32; 2], params: &TokenParams, head: &Head, query: &Query) -> Result<Self> {
+    pub fn new(
+        gpu: Device,
+        size: [u32; 2],
+        params: &TokenParams,
+        head: &Head,
+        query: &Query,
+    ) -> thalweg_vision::Result<Self> {
         let pixels = size[0] as usize * size[1] as usize;
         let [rows, columns] = params.grid(size[0], size[1]);
         let patches = (rows * columns) as usize;

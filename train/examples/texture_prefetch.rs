@@ -61,7 +61,8 @@ fn main() -> Result<()> {
     let numbers = [64 * PLANES, 64, DIMENSION * 64, DIMENSION].map(|len| support::numbers(len, len as u64));
     let [w1, b1, w2, b2] = numbers.each_ref().map(Vec::as_slice);
     let head = Head::new(Layer { weight: w1, bias: b1 }, Layer { weight: w2, bias: b2 })?;
-    let queries = (0..4).map(|n| Query::new(&support::numbers(DIMENSION, n))).collect::<thalweg::Result<Vec<_>>>()?;
+    let queries =
+        (0..4).map(|n| Query::new(&support::numbers(DIMENSION, n))).collect::<thalweg_vision::Result<Vec<_>>>()?;
     let pipeline = Pipeline::new(gpu, params)?.with_query(&head, &queries[0])?;
 
     let timeline = args.timeline(gpu)?;

@@ -34,6 +34,14 @@ pub enum Error {
     #[cfg(feature = "collective")]
     #[error(transparent)]
     Ranks(#[from] thalweg_collective::Error),
+    /// cuBLASLt cannot be used.
+    #[cfg(feature = "cublaslt")]
+    #[error(transparent)]
+    CublasLt(#[from] thalweg_cublaslt::Error),
+    /// A head or a query does not fit.
+    #[cfg(feature = "vision")]
+    #[error(transparent)]
+    Vision(#[from] thalweg_vision::Error),
     /// A configuration is none that a model can have.
     #[error("the configuration: {0}")]
     Config(String),

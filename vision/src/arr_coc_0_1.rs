@@ -18,7 +18,7 @@
 //! let maps = profile.run(&[image])?.remove(0);
 //! let best = maps.topk[0] as usize;
 //! assert!(maps.relevance.iter().all(|r| *r <= maps.relevance[best]));
-//! # Ok::<(), thalweg::Error>(())
+//! # Ok::<(), thalweg_vision::Error>(())
 //! ```
 
 use thalweg::simt::host::counted;
@@ -128,7 +128,7 @@ impl Profile {
     ///
     /// # Errors
     /// Head and query differ in dimension, or the device has failed.
-    pub fn new(device: Device, head: &Head, query: &Query) -> Result<Self> {
+    pub fn new(device: Device, head: &Head, query: &Query) -> crate::Result<Self> {
         let (coupling, predictor) = (head.projection(query)?, head.balancer_weights(query)?);
         let stream = AnyStream::new(device)?;
         let (coupling, predictor) = stream.enter(|s| {

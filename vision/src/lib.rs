@@ -36,6 +36,7 @@ pub mod arr_coc_0_1;
 #[cfg(feature = "augment")]
 pub mod augment;
 mod block_on;
+mod error;
 mod frame;
 mod options;
 mod params;
@@ -47,6 +48,7 @@ mod tokens;
 mod workspace;
 
 pub use allocate::{TokenAllocation, allocate_tokens_blocking};
+pub use error::{Error, Result};
 pub use frame::Frame;
 pub use options::PipelineOptions;
 pub use params::{Image, MAX_EXTENT, PLANES, TokenParams, layout};

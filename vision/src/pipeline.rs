@@ -158,8 +158,8 @@ impl Pipeline {
     /// the scores weigh the same.
     ///
     /// # Errors
-    /// Head and query differ in dimension ([`Error::Tensor`]).
-    pub fn with_query(self, head: &Head, query: &Query) -> Result<Self> {
+    /// Head and query differ in dimension ([`Error::Tensor`](crate::Error::Tensor)).
+    pub fn with_query(self, head: &Head, query: &Query) -> crate::Result<Self> {
         let mix = match (self.params.mix, head.balancer_weights(query)?) {
             (None, Some(predictor)) => Mix::Balancer(predictor),
             (mix, _) => Mix::Fixed(mix.unwrap_or([1.0 / 3.0; 3])),

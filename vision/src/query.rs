@@ -1,8 +1,8 @@
 //! The weights of a head, and a query. The participatory score and the learned balance need both.
 
 use thalweg::simt::host::counted;
-use thalweg::{Error, Result};
 
+use crate::error::{Error, Result};
 use crate::{PLANES, kernels};
 
 /// Hidden units of a head.
@@ -87,7 +87,7 @@ impl Owned {
 /// let tokens = pipeline.run(&[image]).remove(0)?;
 /// assert_eq!(tokens.mix, Some([1.0 / 3.0; 3])); // no balancer: all three scores weigh the same
 /// assert!(tokens.participatory.unwrap().iter().all(|score| (0.0..=1.0).contains(score)));
-/// # Ok::<(), thalweg::Error>(())
+/// # Ok::<(), thalweg_vision::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Head {
@@ -273,7 +273,7 @@ mod file {
 
     use super::{BALANCER, HEAD, HIDDEN, Head, Layer, PREDICTOR, QUERY, Query, STATISTICS, refuse};
     use crate::PLANES;
-    use thalweg::{Error, Result};
+    use crate::error::Result;
 
     impl Head {
         /// Reads a head from the bytes of a safetensors file. The tensors have the names of a
@@ -285,8 +285,9 @@ mod file {
         /// `[outputs, inputs, 1, 1]` as in 1x1 convolutions.
         ///
         /// # Errors
-        /// [`Error::Tensor`] if a tensor is missing, has another shape or type, or a number that is
-        /// not finite. [`Error::Parameter`] if this is not a safetensors file.
+        /// [`Error::Tensor`](crate::Error::Tensor) if a tensor is missing, has another shape or
+        /// type, or a number that is not finite. [`thalweg::Error::Parameter`] if this is not a
+        /// safetensors file.
         pub fn from_safetensors(bytes: &[u8]) -> Result<Self> {
             let file = open("weights", bytes)?;
             let hidden = layer(&file, HEAD[0], HIDDEN, PLANES)?;
@@ -318,11 +319,12 @@ mod file {
     }
 
     fn open<'a>(name: &'static str, bytes: &'a [u8]) -> Result<SafeTensors<'a>> {
-        SafeTensors::deserialize(bytes).map_err(|error| Error::Parameter {
+        let file = SafeTensors::deserialize(bytes).map_err(|error| thalweg::Error::Parameter {
             name,
             given: format!("unreadable ({error})"),
             expected: "a safetensors file".into(),
-        })
+        })?;
+        Ok(file)
     }
 
     fn borrow([weight, bias]: &[Vec<f32>; 2]) -> Layer<'_> {

@@ -268,23 +268,21 @@ impl<S: LiveBrand> WorkspaceOn<S> {
     /// workspace.enqueue(&work, &rgb)?; // with the first query
     /// workspace.set_query(&work, &head, &other)?;
     /// workspace.enqueue(&work, &rgb)?; // with the other one
-    /// # Ok::<(), thalweg::Error>(())
+    /// # Ok::<(), thalweg_vision::Error>(())
     /// ```
     ///
     /// # Errors
     /// The query has another dimension than the head, the pipeline has no query, or a head of
     /// another form ([`Error::Parameter`](thalweg::Error::Parameter)), or the device has failed.
-    pub fn set_query(&mut self, stream: &Stream<S>, head: &Head, query: &Query) -> Result<()> {
+    pub fn set_query(&mut self, stream: &Stream<S>, head: &Head, query: &Query) -> crate::Result<()> {
         let [.., weights, predictor] = &self.plan.constants;
         // A pipeline whose weights of the scores are fixed does not use the balancer of its head.
         let balances = if self.plan.balanced { head.balancer_weights(query)?.unwrap_or_default() } else { Vec::new() };
         let coupling = head.projection(query)?;
         if coupling.len() != weights.len() || balances.len() != predictor.len() {
-            return Err(Error::Parameter {
-                name: "head",
-                given: format!("{} and {} numbers", coupling.len(), balances.len()),
-                expected: format!("the {} and {} of the pipeline's own query", weights.len(), predictor.len()),
-            });
+            let given = format!("{} and {} numbers", coupling.len(), balances.len());
+            let expected = format!("the {} and {} of the pipeline's own query", weights.len(), predictor.len());
+            return Err(Error::Parameter { name: "head", given, expected }.into());
         }
         for (data, range) in [(coupling, weights.clone()), (balances, predictor.clone())] {
             if !data.is_empty() {

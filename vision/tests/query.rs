@@ -721,9 +721,9 @@ proptest! {
 // -------------------------------------------------------------------------------------
 
 #[track_caller]
-fn refused<T: std::fmt::Debug>(result: thalweg::Result<T>, tensor: &str, words: &[&str]) {
+fn refused<T: std::fmt::Debug>(result: thalweg_vision::Result<T>, tensor: &str, words: &[&str]) {
     let error = result.expect_err("it is refused");
-    assert!(matches!(error, Error::Tensor { name, .. } if name == tensor), "{error:?}");
+    assert!(matches!(error, thalweg_vision::Error::Tensor { name, .. } if name == tensor), "{error:?}");
     let message = error.to_string();
     for word in words {
         assert!(message.contains(word), "no {word:?} in {message:?}");
