@@ -264,6 +264,7 @@ fn every_thread_is_beside_captures_or_has_a_reason() {
         ("loader/src/staging.rs", 2, 1),      // a pool, and its threads
         ("jpeg/src/plan.rs", 1, 0),           // they read bytes of files that are in memory
         ("collective/src/link/tcp.rs", 2, 0), // they use sockets
+        ("collective/src/peer/watch.rs", 1, 1),
         ("collective/src/rank_handle.rs", 1, 1),
         ("collective/src/nccl/mod.rs", 2, 2),
         ("collective/src/store/server.rs", 2, 0), // they use sockets
