@@ -115,6 +115,7 @@ fn wait(ranks: &mut Ranks, signal: &AtomicUsize) -> Result<ExitCode, String> {
     let mut ended: Vec<Option<ExitStatus>> = ranks.0.iter().map(|_| None).collect();
     let mut failed: Option<(usize, ExitStatus, Instant)> = None;
     loop {
+        let mut now: Vec<(usize, ExitStatus)> = Vec::new();
         for (rank, child) in ranks.0.iter_mut().enumerate() {
             if ended[rank].is_some() {
                 continue;
@@ -123,11 +124,16 @@ fn wait(ranks: &mut Ranks, signal: &AtomicUsize) -> Result<ExitCode, String> {
             if let Some(status) = status {
                 ended[rank] = Some(status);
                 // A terminal sends Ctrl-C to the ranks too: they end by it, and have not failed.
-                if !status.success() && failed.is_none() && signal.load(Ordering::Relaxed) == 0 {
-                    output::say(format_args!("thalweg: rank {rank} has failed: {status}"));
-                    failed = Some((rank, status, Instant::now()));
+                if !status.success() && signal.load(Ordering::Relaxed) == 0 {
+                    now.push((rank, status));
                 }
             }
+        }
+        // A rank that needs a killed one may have failed before this looks at both.
+        let first = now.iter().find(|(_, status)| status.code().is_none()).or(now.first());
+        if let (None, Some(&(rank, status))) = (failed, first) {
+            output::say(format_args!("thalweg: rank {rank} has failed: {status}"));
+            failed = Some((rank, status, Instant::now()));
         }
         let signal = signal.load(Ordering::Relaxed);
         if signal != 0 {

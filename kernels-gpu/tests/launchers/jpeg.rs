@@ -12,15 +12,15 @@ pub(crate) const JPEG: &[Launcher] = &[
     Launcher { name: "admit", cases: 180, run: |t| admitted(t, |_, _, _| Ok(())) },
     Launcher { name: "coefficients", cases: 150, run: |t| admitted(t, coefficients) },
     Launcher { name: "colors", cases: 200, run: |t| admitted(t, |t, batch, images| pixels(t, batch, images, false)) },
-    Launcher { name: "inverse_dct", cases: 300, run: |t| admitted(t, inverse_dct) },
-    Launcher { name: "offsets", cases: 180, run: |t| admitted(t, offsets) },
     Launcher {
-        name: "photographs",
+        name: "colors_420",
         cases: 200,
         run: |t| admitted(t, |t, batch, images| pixels(t, batch, images, true)),
     },
-    Launcher { name: "settle", cases: 180, run: |t| admitted(t, settle) },
-    Launcher { name: "synchronize", cases: 180, run: |t| admitted(t, synchronize) },
+    Launcher { name: "find_sync_points", cases: 180, run: |t| admitted(t, find_sync_points) },
+    Launcher { name: "inverse_dct", cases: 300, run: |t| admitted(t, inverse_dct) },
+    Launcher { name: "offsets", cases: 180, run: |t| admitted(t, offsets) },
+    Launcher { name: "repair_sync_points", cases: 180, run: |t| admitted(t, repair_sync_points) },
 ];
 
 /// A batch of images, whose tables may say anything, and which may claim the same pieces, planes
@@ -149,12 +149,12 @@ impl<'l> Tables<'l> {
     }
 }
 
-fn synchronize<'l>(t: &Trial<'_, 'l>, batch: &Batch, images: Images<'_, PerThread<'l>>) -> Result<()> {
+fn find_sync_points<'l>(t: &Trial<'_, 'l>, batch: &Batch, images: Images<'_, PerThread<'l>>) -> Result<()> {
     let (tables, n) = (Tables::draw(t, batch)?, batch.pieces.len());
     jpeg::find_sync_points(t, &tables.coded(images), &mut t.room(2 * n)?, &mut t.room(4 * n)?)
 }
 
-fn settle<'l>(t: &Trial<'_, 'l>, batch: &Batch, images: Images<'_, PerThread<'l>>) -> Result<()> {
+fn repair_sync_points<'l>(t: &Trial<'_, 'l>, batch: &Batch, images: Images<'_, PerThread<'l>>) -> Result<()> {
     let (tables, n) = (Tables::draw(t, batch)?, batch.pieces.len());
     jpeg::repair_sync_points(t, &tables.coded(images), &mut t.words(2 * n)?, &mut t.words(4 * n)?)
 }
