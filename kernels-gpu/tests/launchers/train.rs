@@ -13,7 +13,7 @@ pub(crate) const TRAIN: &[Launcher] = &[
     Launcher { name: "argmax", cases: 90, run: argmax },
     Launcher { name: "attention", cases: 480, run: |t| of_type(t, attention::<f32>, attention::<bf16>) },
     Launcher { name: "attention_backward", cases: 300, run: |t| of_type(t, backward::<f32>, backward::<bf16>) },
-    Launcher { name: "columns", cases: 90, run: |t| of_type(t, columns::<f32>, columns::<bf16>) },
+    Launcher { name: "sum_rows", cases: 90, run: |t| of_type(t, columns::<f32>, columns::<bf16>) },
     Launcher { name: "cross_entropy", cases: 120, run: cross_entropy },
     Launcher { name: "gelu", cases: 120, run: |t| of_type(t, gelu::<f32>, gelu::<bf16>) },
     Launcher { name: "gelu_backward", cases: 120, run: |t| of_type(t, gelu_backward::<f32>, gelu_backward::<bf16>) },
