@@ -61,7 +61,7 @@ const FAMILIES: [Family; 6] = [
 
 /// Public functions that launch nothing.
 const OF_THE_HOST: [&str; 5] =
-    ["linear::check", "linear::scratch_len", "vision::coupling", "vision::gains", "vision::predictor"];
+    ["linear::check", "linear::scratch_len", "vision::balancer_weights", "vision::gains", "vision::projection"];
 
 /// The seed of a case. Launchers get different ones.
 fn seed(name: &str, case: u32) -> u64 {
