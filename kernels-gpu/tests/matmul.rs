@@ -54,7 +54,7 @@ impl Number for bf16 {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Case {
     /// 0: f32; 1, 2: f16 to f16 and to f32; 3, 4: the same for bf16.
     types: usize,
@@ -72,6 +72,23 @@ struct Case {
     accumulate: bool,
     seed: u64,
 }
+
+/// A product without an epilogue, of which tests change some parts. An even seed has no scratch memory for
+/// thalweg, and this one the whole workspace for cuBLASLt.
+const PLAIN: Case = Case {
+    types: 0,
+    batch: 1,
+    extents: [8; 3],
+    transposed: [false; 2],
+    gaps: [0; 4],
+    shift: 0,
+    shared: false,
+    bias: false,
+    activation: Activation::None,
+    residual: false,
+    accumulate: false,
+    seed: 2,
+};
 
 fn any_case() -> impl Strategy<Value = Case> {
     let extent = || select(vec![1usize, 2, 7, 8, 31, 64, 65, 127, 128, 129, 136, 200]);
@@ -298,25 +315,22 @@ proptest! {
 #[test]
 fn each_kernel_computes_more_than_one_tile_and_step() {
     let case = Case {
-        types: 0,
         batch: 2,
         extents: [136, 264, 104],
-        transposed: [false; 2],
         gaps: [8, 0, 8, 0],
-        shift: 0,
-        shared: false,
         bias: true,
         activation: Activation::GeluErf,
         residual: true,
         accumulate: true,
         seed: 1,
+        ..PLAIN
     };
     for types in 0..5 {
         for transposed in [[false, true], [false, false], [true, false], [true, true]] {
-            on_each_device(|s| check_types(s, &Case { types, transposed, ..case.clone() }));
+            on_each_device(|s| check_types(s, &Case { types, transposed, ..case }));
             // The CPU device converts 256 values of k at once.
             let extents = [16, 24, 600];
-            on_each_device(|s| check_types(s, &Case { types, transposed, extents, ..case.clone() }));
+            on_each_device(|s| check_types(s, &Case { types, transposed, extents, ..case }));
         }
     }
 }
@@ -325,23 +339,10 @@ fn each_kernel_computes_more_than_one_tile_and_step() {
 /// in turns. So a GPU with 132 multiprocessors needs more than 264 tiles to take a second turn.
 #[test]
 fn there_can_be_more_tiles_than_a_device_computes_at_once() {
-    let case = Case {
-        types: 0,
-        batch: 1,
-        extents: [8; 3],
-        transposed: [false; 2],
-        gaps: [8, 0, 8, 0],
-        shift: 0,
-        shared: false,
-        bias: true,
-        activation: Activation::None,
-        residual: true,
-        accumulate: false,
-        seed: 3,
-    };
+    let case = Case { gaps: [8, 0, 8, 0], bias: true, residual: true, seed: 3, ..PLAIN };
     for (types, transposed) in [(1, [false, true]), (3, [false, false]), (4, [true, false])] {
         for (batch, extents) in [(300, [16, 8, 72]), (1, [300 * 128, 8, 136]), (2, [16, 300 * 128, 8])] {
-            on_each_device(|s| check_types(s, &Case { types, transposed, batch, extents, ..case.clone() }));
+            on_each_device(|s| check_types(s, &Case { types, transposed, batch, extents, ..case }));
         }
     }
 }
@@ -351,20 +352,8 @@ fn there_can_be_more_tiles_than_a_device_computes_at_once() {
 /// tiles whole ones follow.
 #[test]
 fn sums_can_be_shared_between_multiprocessors() {
-    let case = Case {
-        types: 0,
-        batch: 1,
-        extents: [8; 3],
-        transposed: [false; 2],
-        gaps: [8, 0, 8, 0],
-        shift: 0,
-        shared: false,
-        bias: true,
-        activation: Activation::None,
-        residual: false,
-        accumulate: false,
-        seed: 1, // an odd seed has scratch memory, whose contents it chooses
-    };
+    // An odd seed has scratch memory, whose contents it chooses.
+    let case = Case { gaps: [8, 0, 8, 0], bias: true, seed: 1, ..PLAIN };
     let forms = [[false, true], [false, false], [true, false]];
     for (k, (types, transposed)) in (1..5).flat_map(|types| forms.map(|form| (types, form))).enumerate() {
         let (bias, residual, accumulate) = (k % 2 == 0, k % 3 == 1, k % 3 == 2);
@@ -386,23 +375,19 @@ fn sums_can_be_shared_between_multiprocessors() {
 #[test]
 fn the_checked_device_runs_each_kernel() {
     let case = Case {
-        types: 0,
         batch: 2,
         extents: [40, 136, 24],
-        transposed: [false; 2],
         gaps: [8, 0, 8, 0],
-        shift: 0,
-        shared: false,
         bias: true,
         activation: Activation::GeluTanh,
         residual: true,
         accumulate: true,
-        seed: 2,
+        ..PLAIN
     };
     let device = Device::checked_cpu().unwrap();
     for types in 0..5 {
         for transposed in [[false, true], [false, false], [true, false], [true, true]] {
-            device.per_thread(|s| check_types(s, &Case { types, transposed, ..case.clone() })).unwrap();
+            device.per_thread(|s| check_types(s, &Case { types, transposed, ..case })).unwrap();
         }
     }
 }
@@ -590,20 +575,7 @@ fn cublaslt_takes_a_bias_at_any_address() {
         }) {
             for extents in [[31, 2, 7], [136, 8, 64], [64, 200, 72]] {
                 for activation in [Activation::None, Activation::GeluTanh] {
-                    let case = Case {
-                        types,
-                        batch: 1,
-                        extents,
-                        transposed: [false; 2],
-                        gaps: [0; 4],
-                        shift,
-                        shared: false,
-                        bias: true,
-                        activation,
-                        residual: false,
-                        accumulate: false,
-                        seed,
-                    };
+                    let case = Case { types, extents, shift, bias: true, activation, seed, ..PLAIN };
                     check_types_by(s, Some(library), &case);
                 }
             }
@@ -625,13 +597,9 @@ fn cublaslt_adds_a_residual_whose_rows_are_aligned_better() {
                         extents,
                         transposed,
                         gaps: [0, 8, c, residual],
-                        shift: 0,
-                        shared: false,
                         bias,
-                        activation: Activation::None,
                         residual: true,
-                        accumulate: false,
-                        seed: 2, // with a workspace
+                        ..PLAIN
                     };
                     check_types_by(s, Some(library), &case);
                 }
@@ -643,34 +611,21 @@ fn cublaslt_adds_a_residual_whose_rows_are_aligned_better() {
 /// It does not leave everything to `matmul`, of which the test above would not tell.
 #[test]
 fn cublaslt_computes_what_it_can() {
-    let case = Case {
-        types: 0,
-        batch: 2,
-        extents: [136, 264, 104],
-        transposed: [false; 2],
-        gaps: [8, 0, 8, 0],
-        shift: 0,
-        shared: false,
-        bias: false,
-        activation: Activation::None,
-        residual: false,
-        accumulate: false,
-        seed: 2, // with a workspace
-    };
+    let case = Case { batch: 2, extents: [136, 264, 104], gaps: [8, 0, 8, 0], ..PLAIN };
     let by = [UsedBackend::ByLibrary, UsedBackend::ByThalweg];
     for types in 0..5 {
         for transposed in [[false, true], [false, false], [true, false], [true, true]] {
-            let case = Case { types, transposed, ..case.clone() };
+            let case = Case { types, transposed, ..case };
             let (tanh, erf) = (Activation::GeluTanh, Activation::GeluErf);
             for (case, computed) in [
-                (Case { ..case.clone() }, by[0]),
-                (Case { bias: true, ..case.clone() }, by[0]),
-                (Case { bias: true, residual: true, ..case.clone() }, by[0]),
-                (Case { accumulate: true, ..case.clone() }, by[0]),
-                (Case { bias: true, activation: tanh, ..case.clone() }, by[0]),
-                (Case { residual: true, accumulate: true, ..case.clone() }, by[1]),
-                (Case { activation: tanh, residual: true, ..case.clone() }, by[1]),
-                (Case { activation: erf, ..case.clone() }, by[1]),
+                (Case { ..case }, by[0]),
+                (Case { bias: true, ..case }, by[0]),
+                (Case { bias: true, residual: true, ..case }, by[0]),
+                (Case { accumulate: true, ..case }, by[0]),
+                (Case { bias: true, activation: tanh, ..case }, by[0]),
+                (Case { residual: true, accumulate: true, ..case }, by[1]),
+                (Case { activation: tanh, residual: true, ..case }, by[1]),
+                (Case { activation: erf, ..case }, by[1]),
             ] {
                 on_each_device_with_cublaslt(|s, library| {
                     assert_eq!(check_types_by(s, Some(library), &case), computed, "{case:?}");
