@@ -85,7 +85,11 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        lock(&self.0.state).leaving = true;
+        let mut state = lock(&self.0.state);
+        state.leaving = true;
+        // No call is under way, so these were given up: their end never comes.
+        state.pending.retain(|watched| watched.end.is_some());
+        drop(state);
         self.0.changed.notify_all();
     }
 }
@@ -134,5 +138,33 @@ impl Shared {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg::Device;
+
+    use super::*;
+    use crate::comm::call;
+    use crate::header::Code;
+
+    /// A call that panics has its turn and no end. The thread ends with the communicator all the same,
+    /// though no rank has failed.
+    #[test]
+    fn the_thread_ends_though_an_operation_was_given_up() {
+        let failure_state = Arc::new(FailureState::new(None, ""));
+        let watch =
+            Watch::new(0, Duration::from_secs(3600), failure_state.clone(), Arc::new(Exchange::new(2))).unwrap();
+        let turn = Event::ready(DeviceBuffer::empty(Device::cpu().unwrap()));
+        watch.turn(1, call::<u8>(Code::Barrier, None, 0), turn);
+        let shared = Arc::downgrade(&watch.0);
+        drop(watch);
+        let begin = Instant::now();
+        while shared.strong_count() > 0 && begin.elapsed() < Duration::from_secs(20) {
+            thread::sleep(TICK);
+        }
+        assert_eq!(shared.strong_count(), 0, "the thread still runs");
+        assert!(failure_state.failure().is_none());
     }
 }
