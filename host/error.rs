@@ -354,6 +354,30 @@ impl<T> Returned<T> {
     }
 }
 
+/// Gives the error of a crate on top, whose variant `Device` has this crate's, the conversions that
+/// `?` needs of what converts into this crate's.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __errors_of_device {
+    ($error:ty) => {
+        impl ::core::convert::From<$crate::RangeError> for $error {
+            fn from(error: $crate::RangeError) -> Self {
+                Self::Device(error.into())
+            }
+        }
+        impl ::core::convert::From<$crate::LaunchError> for $error {
+            fn from(error: $crate::LaunchError) -> Self {
+                Self::Device(error.into())
+            }
+        }
+        impl<T> ::core::convert::From<$crate::Returned<T>> for $error {
+            fn from(returned: $crate::Returned<T>) -> Self {
+                Self::Device(returned.into())
+            }
+        }
+    };
+}
+
 impl<T> From<Returned<T>> for Error {
     fn from(returned: Returned<T>) -> Self {
         returned.error

@@ -4,8 +4,6 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use thalweg::{LaunchError, RangeError, Returned};
-
 use crate::codec::{Fields, Parse};
 
 /// An error of this crate.
@@ -115,23 +113,7 @@ pub enum Error {
     },
 }
 
-impl From<RangeError> for Error {
-    fn from(error: RangeError) -> Self {
-        Self::Device(error.into())
-    }
-}
-
-impl From<LaunchError> for Error {
-    fn from(error: LaunchError) -> Self {
-        Self::Device(error.into())
-    }
-}
-
-impl<T> From<Returned<T>> for Error {
-    fn from(returned: Returned<T>) -> Self {
-        Self::Device(returned.into())
-    }
-}
+thalweg::__errors_of_device!(Error);
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

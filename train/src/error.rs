@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use thalweg::{LaunchError, RangeError, Returned};
-
 /// The error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -64,20 +62,4 @@ pub(crate) fn room<T>(len: usize) -> Result<Vec<T>> {
     Ok(room)
 }
 
-impl From<RangeError> for Error {
-    fn from(error: RangeError) -> Self {
-        Self::Device(error.into())
-    }
-}
-
-impl From<LaunchError> for Error {
-    fn from(error: LaunchError) -> Self {
-        Self::Device(error.into())
-    }
-}
-
-impl<T> From<Returned<T>> for Error {
-    fn from(returned: Returned<T>) -> Self {
-        Self::Device(returned.into())
-    }
-}
+thalweg::__errors_of_device!(Error);

@@ -1,7 +1,5 @@
 //! The error of queries and heads.
 
-use thalweg::{LaunchError, RangeError, Returned};
-
 /// The error of a head, of a query, and of what takes them.
 ///
 /// Everything else in this crate fails only as `thalweg` does, and returns [`thalweg::Error`].
@@ -27,20 +25,4 @@ pub enum Error {
 /// The result of what takes a head or a query.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-impl From<RangeError> for Error {
-    fn from(error: RangeError) -> Self {
-        Self::Device(error.into())
-    }
-}
-
-impl From<LaunchError> for Error {
-    fn from(error: LaunchError) -> Self {
-        Self::Device(error.into())
-    }
-}
-
-impl<T> From<Returned<T>> for Error {
-    fn from(returned: Returned<T>) -> Self {
-        Self::Device(returned.into())
-    }
-}
+thalweg::__errors_of_device!(Error);
