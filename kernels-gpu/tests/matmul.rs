@@ -73,8 +73,8 @@ struct Case {
     seed: u64,
 }
 
-/// A product without an epilogue, of which tests change some parts. An even seed has no scratch memory for
-/// thalweg, and this one the whole workspace for cuBLASLt.
+/// A product without an epilogue, of which tests change some parts. An even seed gives thalweg no
+/// scratch memory, and this one gives cuBLASLt the whole workspace.
 const PLAIN: Case = Case {
     types: 0,
     batch: 1,

@@ -149,8 +149,8 @@ mod tests {
     use crate::comm::call;
     use crate::header::Code;
 
-    /// A call that panics has its turn and no end. The thread ends with the communicator all the same,
-    /// though no rank has failed.
+    /// A call that panics has its turn and no end. The thread ends with the communicator, although
+    /// no rank has failed.
     #[test]
     fn the_thread_ends_though_an_operation_was_given_up() {
         let failure_state = Arc::new(FailureState::new(None, ""));
