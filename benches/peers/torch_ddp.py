@@ -3,11 +3,13 @@
   torchrun --nproc-per-node 2 torch_ddp.py [--reference FOLDER] [--only-reference]
 
 Prints the bus bandwidth of all-reduce by size, and the time of a step without all-reduce, with it after the backward pass,
-and as DDP. With --reference it first writes, for each size, the weights (bf16, in the order of the bench: of each layer the
-norm, both biases, both matrices), the input, and the losses of 10 steps whose optimizer keeps its weights in f32.
+and as DDP, the model as written and compiled (`torch.compile`, which splits the backward pass at DDP's buckets). Rounds of
+the last four take turns; their times are medians, with quartiles. With --reference it first writes, for each size, the
+weights (bf16, in the order of the bench: of each layer the norm, both biases, both matrices), the input, and the losses of
+10 steps whose optimizer keeps its weights in f32.
 NCCL's multicast stays off.
 """
-import os, sys, time, torch, torch.nn as nn, torch.nn.functional as F, torch.distributed as dist
+import copy, os, sys, time, torch, torch.nn as nn, torch.nn.functional as F, torch.distributed as dist
 os.environ.setdefault('NCCL_NVLS_ENABLE', '0')
 rank = int(os.environ['RANK']); n = int(os.environ['WORLD_SIZE']); torch.cuda.set_device(rank); dist.init_process_group('nccl')
 folder = sys.argv[sys.argv.index('--reference') + 1] if '--reference' in sys.argv else None
@@ -19,6 +21,15 @@ def wall(f, k=15, warm=3):
     for _ in range(k):
         torch.cuda.synchronize(); dist.barrier(); torch.cuda.synchronize(); s = time.perf_counter(); f(); torch.cuda.synchronize(); t.append(time.perf_counter() - s)
     return sorted(t)[k // 2]
+def turns(forms, k=21, warm=5):
+    for f in forms:
+        for _ in range(warm): f()
+    t = [[] for _ in forms]
+    for _ in range(k):
+        for f, own in zip(forms, t):
+            torch.cuda.synchronize(); dist.barrier(); torch.cuda.synchronize(); s = time.perf_counter(); f(); torch.cuda.synchronize(); own.append(time.perf_counter() - s)
+    return [sorted(own) for own in t]
+def text(t): return f'{t[len(t) // 2]*1e3:.2f} [{t[len(t) // 4]*1e3:.2f}, {t[3 * len(t) // 4]*1e3:.2f}]'
 class Mlp(nn.Module):
     def __init__(s, d, layers):
         super().__init__(); s.l = nn.ModuleList([nn.ModuleList([nn.LayerNorm(d), nn.Linear(d, 4 * d), nn.Linear(4 * d, d)]) for _ in range(layers)])
@@ -62,8 +73,13 @@ for d, layers, tokens in sizes:
     a, b = wall(none), wall(after)
     g = sum(p.numel() for p in m.parameters()) * 2
     flat = torch.zeros(g // 2, device='cuda', dtype=torch.bfloat16); c = wall(lambda: dist.all_reduce(flat))
-    ddp = nn.parallel.DistributedDataParallel(m, device_ids=[rank], gradient_as_bucket_view=True)
-    def over(): opt.zero_grad(); ddp(x).square().mean().backward(); opt.step()
-    e = wall(over)
+    def step(ranks, quick):
+        own = copy.deepcopy(m); model = nn.parallel.DistributedDataParallel(own, device_ids=[rank], gradient_as_bucket_view=True) if ranks else own
+        model = torch.compile(model) if quick else model; opt = torch.optim.AdamW(own.parameters(), lr=1e-4, fused=True)
+        def f(): opt.zero_grad(); model(x).square().mean().backward(); opt.step()
+        return f
+    own, eager, alone, compiled = turns([step(*form) for form in ((0, 0), (1, 0), (0, 1), (1, 1))])
+    say(f'mlp d={d} layers={layers} tokens={tokens}, by turns, ms: alone {text(own)}, DDP {text(eager)}; compiled: alone {text(alone)}, DDP {text(compiled)}')
+    e = eager[len(eager) // 2]
     say(f'mlp d={d} layers={layers} tokens={tokens} grads={g/2**20:.0f} MiB: alone {a*1e3:.2f} ms, reduce after {b*1e3:.2f}, DDP {e*1e3:.2f}, all-reduce alone {c*1e3:.2f}; gain {b/e:.3f}, exposed {(e-a)/c*100:.0f} %')
 dist.destroy_process_group()
