@@ -115,8 +115,9 @@ impl Reference<'_> {
         self.norm(&x, &format!("{prefix}norm"))
     }
 
-    /// The logits of each text token.
-    fn logits(&self, tokens: &[f32], position: &[f32], text: &[i32]) -> Rows {
+    /// Returns the logits of each text token, and the norm of the terms of each logit: errors of
+    /// the terms add up to about as much, also where the terms cancel.
+    fn logits(&self, tokens: &[f32], position: &[f32], text: &[i32]) -> [Rows; 2] {
         let wide = |v: &[f32]| -> Vec<f64> { v.iter().map(|&v| f64::from(v)).collect() };
         let c = self.config;
         let tokens: Rows = tokens.chunks(c.input_dim).map(wide).collect();
@@ -137,12 +138,23 @@ impl Reference<'_> {
         }
         let sees = |i: usize, j: usize| j < image || i >= image && j <= i;
         let x = self.blocks(x, "decoder.", (c.text_num_heads, c.text_depth), sees);
-        x[image..].iter().map(|row| table.chunks(c.text_embed_dim).map(|id| dot(row, id)).collect()).collect()
+        let products = |f: fn(&[f64], &[f64]) -> f64| {
+            x[image..].iter().map(|row| table.chunks(c.text_embed_dim).map(|id| f(row, id)).collect()).collect()
+        };
+        [products(dot), products(norm_of_terms)]
     }
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn norm_of_terms(a: &[f64], b: &[f64]) -> f64 {
+    norm(a.iter().zip(b).map(|(a, b)| a * b))
+}
+
+fn norm(v: impl IntoIterator<Item = f64>) -> f64 {
+    v.into_iter().map(|v| v * v).sum::<f64>().sqrt()
 }
 
 fn add(x: &mut Rows, y: &Rows) {
@@ -198,16 +210,21 @@ fn writes<E: Precision>(case: &Case, bound: f64) {
                 let text = model.generate(tokens, position, &prompt, count).unwrap();
                 assert!(text.len() == count || text.ends_with(&[0]), "{text:?}");
                 let all = [&prompt, &text[..text.len() - 1]].concat();
-                let wanted = Reference { file: &file, config }.logits(tokens, position, &all);
-                for (&id, logits) in text.iter().zip(&wanted[prompt.len() - 1..]) {
+                let [wanted, terms] = Reference { file: &file, config }.logits(tokens, position, &all);
+                let written = wanted.iter().zip(&terms).skip(prompt.len() - 1);
+                for (&id, (logits, terms)) in text.iter().zip(written) {
                     let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                    let size = dot(logits, logits).sqrt();
+                    let size = norm(terms.iter().copied());
                     assert!(most - logits[id as usize] <= bound * size, "{device}: {id} of {logits:?} in {text:?}");
                 }
                 let got: Vec<f32> = model.logits(tokens, position, &all).unwrap();
-                let wanted: Vec<f32> = wanted.into_iter().flatten().map(|v| v as f32).collect();
-                let error = distance(&got, &wanted);
-                assert!(error <= bound, "{device}: the logits are off by {error:.2e}; got {got:?}, wanted {wanted:?}");
+                let error = norm(got.iter().zip(wanted.iter().flatten()).map(|(got, wanted)| f64::from(*got) - wanted));
+                let size = norm(terms.into_iter().flatten());
+                assert_eq!(got.len(), wanted.len() * config.vocab_size);
+                assert!(
+                    error <= bound * size,
+                    "{device}: the logits are off by {error:.2e} of {size:.2e}; got {got:?}, wanted {wanted:?}"
+                );
             }
         });
     }
