@@ -138,6 +138,7 @@ mod ring;
 mod runtime;
 mod scope;
 mod shared;
+pub mod simt;
 mod stream;
 mod timeline;
 mod transitions;
@@ -165,8 +166,10 @@ pub use runtime::sync_stats::{HostWait, HostWaits, SyncReport, SyncStats};
 pub use scope::{At, DeviceRank, for_each_device};
 pub use shared::{Shared, SharedRead};
 pub use stream::Stream;
+#[doc(hidden)]
+pub use thalweg_simt::host::counted as __counted;
 pub use thalweg_simt::host::{DeviceSlice, HostSlice};
-pub use thalweg_simt::{self as simt, ByValue, by_value, kernel, ptx};
+pub use thalweg_simt::{ByValue, by_value, kernel, ptx};
 pub use timeline::{
     Activity, ByLabel, Concurrency, LabelMetrics, Metrics, Span, Timeline, Trace, TrackMetrics, concurrency_check,
 };

@@ -14,10 +14,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
 use testkit::devices::{alone_on, devices, everywhere, everywhere_and_seeded, report};
 use testkit::gate::Gate;
-use thalweg::simt::host::LaunchError;
 use thalweg::{
-    AnyStream, Brand, Device, DeviceBuffer, DeviceKind, Error, Graph, LiveBrand, On, PinnedBuffer, PinnedPool,
-    Resource, Scoped, Stream, kernel, stream_tags,
+    AnyStream, Brand, Device, DeviceBuffer, DeviceKind, Error, Graph, LaunchError, LiveBrand, On, PinnedBuffer,
+    PinnedPool, Resource, Scoped, Stream, kernel, stream_tags,
 };
 use thalweg_vision::kernels::{BatchTable, RelevanceMut, relevance};
 

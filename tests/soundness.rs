@@ -17,10 +17,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use thalweg::simt::host::LaunchError;
 use thalweg::{
-    AnyStream, Device, DeviceBuffer, Error, Event, Leaf, LeafInfo, LiveBrand, PinnedBuffer, PinnedPool, Resource,
-    Returned, Ring, Stream, StreamPool, kernel, stream_tags,
+    AnyStream, Device, DeviceBuffer, Error, Event, LaunchError, Leaf, LeafInfo, LiveBrand, PinnedBuffer, PinnedPool,
+    Resource, Returned, Ring, Stream, StreamPool, kernel, stream_tags,
 };
 use thalweg_loader::{Loader, LoaderOptions, Sample, Source, UploadMode};
 

@@ -56,8 +56,8 @@ use crate::gradients::{Backward, BucketGradient, Gradients};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The example `own_model` of `thalweg-train` trains a model of its own this way, with a
-/// checkpoint.
+/// The example `own_model` of `thalweg-train` trains a model of its own layers with
+/// [`Comm::backward`], of which this function is made.
 ///
 /// # Errors
 /// The error of a closure, a gradient that was not handed in, or a failure of the ranks or the

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use thalweg::simt::host::{LaunchError, RangeError};
-use thalweg::{Error, Returned};
+use thalweg::{Error, LaunchError, RangeError, Returned};
 
 /// Why a program failed: an unexpected error, or contents that differ.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //! sound.
 thalweg::ptx! {}
 
-thalweg::simt::__launcher! {
+thalweg_simt::__launcher! {
     [{} None false None]
     fn touch(n: u32, x: Out<u32>) // bug
     //~^ error `fn`

@@ -1,5 +1,5 @@
 //! A variable in the place of the one that `ptx!` declares. Only `unsafe` makes one that has texts.
-use thalweg::simt::host::Ptx;
+use thalweg_simt::host::Ptx;
 
 pub(crate) static PTX: Ptx = Ptx::new(&["not the kernel's"]); // bug
 //~^ E0133 `Ptx::new` `unsafe`

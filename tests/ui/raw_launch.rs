@@ -1,5 +1,5 @@
 //! The launch beneath the launchers, which checks nothing.
-use thalweg::simt::host::{Declaration, Kernel, Launch, LaunchShape};
+use thalweg_simt::host::{Declaration, Kernel, Launch, LaunchShape};
 use thalweg::{Device, ptx, stream_tags};
 
 ptx! {}

@@ -18,7 +18,7 @@ kernel! {
     {
         let fake = Fake(**t);
         fake.run_independent(|_| {});
-        thalweg::simt::__safe_context!(cpu Simt fake, |t| { y.cell(t).unwrap().set(77) }); // bug
+        thalweg_simt::__safe_context!(cpu Simt fake, |t| { y.cell(t).unwrap().set(77) }); // bug
         //~^ error `no rules expected`
         y.cell(t).unwrap().set(77); // fix
     }

@@ -1,16 +1,15 @@
 //! The image encoder: a vision transformer as timm's.
 
-use std::ops::Range;
-
 use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, On, Resource, Stream};
-use thalweg_kernels::train::{patches, pool, positions};
 
-use crate::blocks::{Activations, ActivationsOn, Blocks, Gelu, Sequences, Shape};
 use crate::error::{Error, Result};
-use crate::layers::{Parameters, ParametersOn, Weights};
-use crate::layout::{Linear, ParameterLayout};
-use crate::matmul_backend::MatmulBackend;
-use crate::model::{Pooling, metadata, upload};
+use crate::layers::{
+    ForwardPass, Gelu, Linear, PatchEmbedding, Pooling, Sequences, Transformer, TransformerActivations,
+    TransformerActivationsOn, TransformerConfig, Weights, WeightsOn, WeightsRef, patches_of,
+};
+use crate::layout::ParameterLayout;
+use crate::matmul_backend::{Matmul, MatmulBackend, MatmulOn};
+use crate::model::{metadata, upload};
 use crate::precision::Precision;
 use crate::repeated::{Repeated, Work};
 use crate::tensors::Tensors;
@@ -112,7 +111,7 @@ impl EncoderConfig {
     }
 
     fn check(self) -> Result<Self> {
-        self.shape().check()?;
+        self.blocks().check()?;
         let Self { image_size: size, patch_size: patch, .. } = self;
         // Kernels count the numbers of an image in 32 bits.
         let numbers = [3, size, size].map(|extent| extent as u64).into_iter().try_fold(1, u64::checked_mul);
@@ -139,16 +138,16 @@ impl EncoderConfig {
     }
 
     fn patches(&self) -> usize {
-        self.image_size.checked_div(self.patch_size).unwrap_or(0).saturating_pow(2)
+        patches_of(self.image_size, self.patch_size)
     }
 
     pub(crate) fn pixels(&self) -> usize {
         3 * self.image_size * self.image_size
     }
 
-    fn shape(&self) -> Shape {
+    fn blocks(&self) -> TransformerConfig {
         let &Self { embed_dim: width, num_heads: heads, depth, norm_eps: eps, gelu, .. } = self;
-        Shape { width, heads, depth, eps, gelu }
+        TransformerConfig { width, heads, depth, eps, gelu }
     }
 }
 
@@ -157,26 +156,20 @@ impl EncoderConfig {
 struct Model {
     config: EncoderConfig,
     layout: ParameterLayout,
-    proj: Linear,
-    class: Range<usize>,
-    position: Range<usize>,
-    blocks: Blocks,
+    embedding: PatchEmbedding,
+    blocks: Transformer,
     head: Option<Linear>,
 }
 
 impl Model {
     fn new(config: EncoderConfig) -> Result<Self> {
-        let EncoderConfig { patch_size: patch, embed_dim: width, num_classes: classes, class_token, .. } =
+        let EncoderConfig { image_size, patch_size, embed_dim: width, num_classes: classes, class_token, .. } =
             config.check()?;
         let mut layout = ParameterLayout::default();
-        let weight = layout.add("patch_embed.proj.weight", &[width, 3, patch, patch])?;
-        let bias = layout.add("patch_embed.proj.bias", &[width])?;
-        let proj = Linear { weight, bias, inputs: 3 * patch * patch, outputs: width };
-        let class = if class_token { layout.add("cls_token", &[1, 1, width])? } else { 0..0 };
-        let position = layout.add("pos_embed", &[1, config.rows(), width])?;
-        let blocks = Blocks::new(&mut layout, config.shape(), "")?;
-        let head = if classes > 0 { Some(layout.linear("head", classes, width)?) } else { None };
-        Ok(Self { config, layout, proj, class, position, blocks, head })
+        let embedding = PatchEmbedding::new(&mut layout, image_size, patch_size, class_token, width)?;
+        let blocks = Transformer::new(&mut layout, "", config.blocks())?;
+        let head = if classes > 0 { Some(Linear::new(&mut layout, "head", width, classes)?) } else { None };
+        Ok(Self { config, layout, embedding, blocks, head })
     }
 }
 
@@ -186,7 +179,8 @@ struct Pass<E: Precision> {
     patches: DeviceBuffer<E>,
     embedded: DeviceBuffer<f32>,
     cu_seqlens: DeviceBuffer<i32>,
-    activations: Activations<E>,
+    matmul: Matmul,
+    activations: TransformerActivations<E>,
     pooled: DeviceBuffer<f32>,
     operand: DeviceBuffer<E>,
     logits: DeviceBuffer<f32>,
@@ -205,7 +199,8 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
             patches: s.alloc(images * config.pixels())?,
             embedded: s.alloc(images * config.patches() * width)?,
             cu_seqlens,
-            activations: ActivationsOn::new(s, products, config.shape(), rows, false)?,
+            matmul: MatmulOn::new(s, products)?,
+            activations: TransformerActivationsOn::new(s, config.blocks(), rows, false)?,
             pooled: s.alloc(images * width)?,
             operand: s.alloc(images * width * E::ROOM)?,
             logits: s.alloc(images * classes)?,
@@ -231,7 +226,7 @@ pub struct ImageEncoder<S: LiveBrand, E: Precision> {
     stream: Stream<S>,
     model: Model,
     /// It is empty after a failure of the device that lost the memory.
-    parameters: Option<ParametersOn<S, E>>,
+    parameters: Option<WeightsOn<S, E>>,
     pass: Option<PassOn<S, E>>,
     /// Room for images from the host.
     pixels: On<S, DeviceBuffer<f32>>,
@@ -241,7 +236,7 @@ pub struct ImageEncoder<S: LiveBrand, E: Precision> {
 }
 
 /// All memory of a batch.
-type Whole<E> = (Parameters<E>, Pass<E>);
+type Whole<E> = (Weights<E>, Pass<E>);
 
 /// The work on a number of images, after their patches were cut.
 struct Encode<'a> {
@@ -255,7 +250,7 @@ impl<E: Precision> Work<Whole<E>> for Encode<'_> {
         s: &Stream<S>,
         (parameters, pass): &mut <Whole<E> as Resource>::On<S>,
     ) -> thalweg::Result<()> {
-        self.model.forward(s, parameters.weights(), self.images, pass)
+        self.model.forward(s, parameters.view(), self.images, pass)
     }
 }
 
@@ -287,11 +282,10 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
     }
 
     fn with(stream: &Stream<S>, model: Model, weights: &[f32]) -> Result<Self> {
-        let parameters = ParametersOn::fixed(stream, weights)?;
         Ok(Self {
             stream: *stream,
             model,
-            parameters: Some(parameters),
+            parameters: Some(WeightsOn::new(stream, weights)?),
             pass: None,
             pixels: stream.alloc(0)?,
             graphs: Repeated::default(),
@@ -346,10 +340,9 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
         let (Some(parameters), Some(mut pass)) = (self.parameters.take(), self.pass.take()) else {
             return Err(Error::Lost);
         };
-        let EncoderConfig { image_size: size, patch_size: patch, .. } = self.model.config;
         // The pixels are the caller's, so this launch is not part of the graph.
         let cut = pass.patches.slice_mut(..pixels.len()).map_err(thalweg::Error::from);
-        let cut = cut.and_then(|to| patches(&s, [images as u32, 3, size as u32, patch as u32], pixels, to));
+        let cut = cut.and_then(|to| self.model.embedding.cut(&s, images, pixels, to));
         let whole = (parameters, pass);
         let (whole, enqueued) = match cut {
             Err(error) => (whole, Err(error)),
@@ -361,7 +354,7 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
         self.parameters = Some(whole.0);
         let pass = self.pass.insert(whole.1);
         enqueued?;
-        Ok(pass.activations.features(images * self.model.config.rows() * self.model.config.embed_dim)?)
+        Ok(pass.activations.features(images * self.model.config.rows())?)
     }
 
     fn images(&self, pixels: usize) -> Result<usize> {
@@ -394,8 +387,8 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
         let logits = match &model.head {
             Some(head) => {
                 let images = features.len() / (model.config.rows() * model.config.embed_dim);
-                model.logits(&s, parameters.weights(), images, head, pass)?;
-                Some(s.read_blocking(pass.logits.slice(..images * head.outputs)?)?)
+                model.logits(&s, parameters.view(), images, head, pass)?;
+                Some(s.read_blocking(pass.logits.slice(..images * head.outputs())?)?)
             }
             None => None,
         };
@@ -408,40 +401,34 @@ impl Model {
     fn forward<S: Brand, E: Precision>(
         &self,
         s: &Stream<S>,
-        w: Weights<'_, S, E>,
+        w: WeightsRef<'_, S, E>,
         images: usize,
         pass: &mut PassOn<S, E>,
     ) -> thalweg::Result<()> {
         let config = &self.config;
-        let &EncoderConfig { embed_dim: width, class_token, .. } = config;
-        let (rows, count) = (images * config.rows(), images * config.patches());
+        let rows = images * config.rows();
+        let mut f = ForwardPass::new(s, w, &mut pass.matmul);
         let cut = pass.patches.slice(..images * config.pixels())?;
-        let embedded = pass.embedded.slice_mut(..count * width)?;
-        self.proj.wide(s, w, count, cut, None, (embedded, pass.activations.by()))?;
-        let (class, position) = (w.wide.slice(self.class.clone())?, w.wide.slice(self.position.clone())?);
-        let [n, p, k, c] = [images, config.patches(), usize::from(class_token), width].map(|extent| extent as u32);
-        positions(s, n, p, k, c, embedded, class, position, pass.activations.input(rows * width)?)?;
-        let cu_seqlens = pass.cu_seqlens.slice(..=images)?;
-        let batch = Sequences { rows, prefix: u32::MAX, cu_seqlens };
-        self.blocks.forward(s, w, &batch, &mut pass.activations)
+        let embedded = pass.embedded.slice_mut(..images * config.patches() * config.embed_dim)?;
+        self.embedding.forward(&mut f, images, cut, embedded, pass.activations.input(rows)?)?;
+        let batch = Sequences::new(rows, pass.cu_seqlens.slice(..=images)?);
+        self.blocks.forward(&mut f, &batch, &mut pass.activations)
     }
 
     fn logits<S: Brand, E: Precision>(
         &self,
         s: &Stream<S>,
-        w: Weights<'_, S, E>,
+        w: WeightsRef<'_, S, E>,
         images: usize,
         head: &Linear,
         pass: &mut PassOn<S, E>,
     ) -> thalweg::Result<()> {
         let (width, rows) = (self.config.embed_dim, images * self.config.rows());
-        let cu_seqlens = pass.cu_seqlens.slice(..=images)?;
+        let batch = Sequences::new(rows, pass.cu_seqlens.slice(..=images)?);
         let pooled = pass.pooled.slice_mut(..images * width)?;
-        let features = pass.activations.features(rows * width)?;
-        let first = self.config.pooling == Pooling::Class;
-        pool(s, rows as u32, width as u32, images as u32, first, cu_seqlens, features, pooled)?;
+        self.config.pooling.forward(s, &batch, width, pass.activations.features(rows)?, pooled)?;
         let pooled = E::rounded(s, pooled, &mut pass.operand)?;
-        let logits = pass.logits.slice_mut(..images * head.outputs)?;
-        head.wide(s, w, images, pooled, None, (logits, pass.activations.by()))
+        let logits = pass.logits.slice_mut(..images * head.outputs())?;
+        head.forward_f32(&mut ForwardPass::new(s, w, &mut pass.matmul), images, pooled, None, logits)
     }
 }

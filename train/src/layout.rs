@@ -24,28 +24,24 @@ pub struct ParameterSlot {
 /// layout. So one launch updates all weights, one sum reduces all gradients, and one copy saves
 /// them.
 ///
+/// ```
+/// use thalweg_train::ParameterLayout;
+/// use thalweg_train::layers::Linear;
+///
+/// let mut layout = ParameterLayout::default();
+/// let layer = Linear::new(&mut layout, "head", 3, 2)?;
+/// assert_eq!((layer.inputs(), layer.outputs()), (3, 2));
+/// assert_eq!((&*layout.slots()[0].name, &*layout.slots()[0].shape), ("head.weight", &[2, 3][..]));
+/// assert_eq!((layout.slots()[1].range.clone(), layout.len()), (8..10, 16));
+/// # Ok::<(), thalweg_train::Error>(())
+/// ```
+///
 /// Each tensor begins at a multiple of 8 elements, as the fast matrix products want it. The
 /// elements between two tensors are zero and stay zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ParameterLayout {
     slots: Vec<ParameterSlot>,
     len: usize,
-}
-
-/// A linear layer `y = x W^T + b`: the places of W, [outputs, inputs], and b.
-#[derive(Clone, Debug)]
-pub(crate) struct Linear {
-    pub(crate) weight: Range<usize>,
-    pub(crate) bias: Range<usize>,
-    pub(crate) inputs: usize,
-    pub(crate) outputs: usize,
-}
-
-/// A layer norm: the places of its weight and bias.
-#[derive(Clone, Debug)]
-pub(crate) struct Norm {
-    pub(crate) weight: Range<usize>,
-    pub(crate) bias: Range<usize>,
 }
 
 impl ParameterLayout {
@@ -67,11 +63,20 @@ impl ParameterLayout {
         &self.slots
     }
 
-    /// Adds a tensor behind the others.
+    /// Returns the elements of each tensor with those up to the next one, in the order of the
+    /// buffer. Buckets of gradients are made of them.
+    #[must_use]
+    pub fn lens(&self) -> Vec<usize> {
+        let ends = self.slots.iter().skip(1).map(|slot| slot.range.start).chain([self.len]);
+        self.slots.iter().zip(ends).map(|(slot, end)| end - slot.range.start).collect()
+    }
+
+    /// Adds a tensor behind the others, and returns its elements of the flat buffer. Layers add
+    /// their tensors themselves.
     ///
     /// # Errors
     /// There are too many elements.
-    pub(crate) fn add(&mut self, name: impl Into<String>, shape: &[usize]) -> Result<Range<usize>> {
+    pub fn add(&mut self, name: impl Into<String>, shape: &[usize]) -> Result<Range<usize>> {
         let (name, start) = (name.into(), self.len);
         let end = elements(shape).and_then(|n| start.checked_add(n)).filter(|&end| end <= MOST);
         let end = end.ok_or_else(|| {
@@ -80,18 +85,6 @@ impl ParameterLayout {
         self.len = end.next_multiple_of(8);
         self.slots.push(ParameterSlot { name, shape: shape.to_vec(), range: start..end });
         Ok(start..end)
-    }
-
-    pub(crate) fn linear(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Linear> {
-        let weight = self.add(format!("{name}.weight"), &[outputs, inputs])?;
-        Ok(Linear { weight, bias: self.add(format!("{name}.bias"), &[outputs])?, inputs, outputs })
-    }
-
-    pub(crate) fn norm(&mut self, name: &str, columns: usize) -> Result<Norm> {
-        Ok(Norm {
-            weight: self.add(format!("{name}.weight"), &[columns])?,
-            bias: self.add(format!("{name}.bias"), &[columns])?,
-        })
     }
 
     /// Makes a flat buffer of zeros.

@@ -1,6 +1,6 @@
 //! Training of transformers over sequences of different lengths.
 //!
-//! Layers are explicit functions on typed streams, forward and backward; there is no automatic
+//! [`layers`] are explicit functions on typed streams, forward and backward; there is no automatic
 //! differentiation. All weights of a model lie in one flat buffer, and so do the gradients and the
 //! moments of the optimizer, so an update is one launch. Kernels and their launchers are in
 //! [`thalweg_kernels::train`] and [`thalweg_kernels::linear`].
@@ -16,21 +16,20 @@
 //! | `model` | the model as functions on a stream; [`TokenTransformerConfig`], [`TokenBatch`] |
 //! | `encoder` | [`ImageEncoder`]: a vision transformer as timm's |
 //! | `vision_language` | [`VisionLanguage`]: tokens of an image to text, in two halves |
-//! | `blocks`, `layers` | the blocks of a transformer; linear layers and norms |
-//! | `optimizer` | [`AdamW`], [`Schedule`] |
+//! | [`layers`] | the layers of which these models are made, and models of your own can be |
+//! | `optimizer` | [`AdamW`], [`AdamWState`], [`Schedule`] |
 //! | `layout` | [`ParameterLayout`]: where the weights lie in a flat buffer |
 //! | `precision` | [`Precision`]: `f32` or `bf16` |
-//! | `matmul_backend` | [`MatmulBackend`]: what multiplies matrices, thalweg's kernels or cuBLASLt |
+//! | `matmul_backend` | [`MatmulBackend`]: what multiplies matrices, thalweg's kernels or cuBLASLt; [`Matmul`] |
 //! | `repeated` | work whose shapes repeat, as captured graphs |
 //! | `tensors` | [`Tensors`]: safetensors files |
 //! | `error` | [`Error`] |
 
 #![forbid(unsafe_code)]
 
-mod blocks;
 mod encoder;
 mod error;
-mod layers;
+pub mod layers;
 mod layout;
 mod matmul_backend;
 mod model;
@@ -42,14 +41,21 @@ mod tensors;
 mod transformer;
 mod vision_language;
 
-pub use blocks::Gelu;
 pub use encoder::{EncoderConfig, Encoding, ImageEncoder};
 pub use error::{Error, Result};
+pub use layers::{Gelu, Pooling};
 pub use layout::{ParameterLayout, ParameterSlot};
-pub use matmul_backend::MatmulBackend;
-pub use model::{DeviceBatch, Pooling, TokenBatch, TokenTransformerConfig};
-pub use optimizer::{AdamW, Schedule};
+pub use matmul_backend::{Matmul, MatmulBackend, MatmulOn};
+pub use model::{DeviceBatch, TokenBatch, TokenTransformerConfig};
+pub use optimizer::{AdamW, AdamWState, AdamWStateOn, Schedule};
 pub use precision::Precision;
 pub use tensors::{Data, Tensor, Tensors};
 pub use transformer::{Evaluation, Loss, TokenTransformer};
 pub use vision_language::{TextDecoder, VisionEncoder, VisionLanguage, VisionLanguageConfig};
+
+/// The blocks of the page are tested with the documentation; `.ci/pages.py` compares the list.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../docs/training.md")]
+    mod training {}
+}

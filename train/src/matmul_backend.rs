@@ -53,26 +53,49 @@ impl MatmulBackend {
     }
 }
 
-/// Multiplies matrices one after another on a stream, with the workspace that it needs.
+/// Multiplies matrices one after another on a stream, with the workspace that it needs. On a stream
+/// it has the form [`MatmulOn<S>`](MatmulOn).
+///
+/// ```
+/// use thalweg::{Device, stream_tags};
+/// use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut};
+/// use thalweg_train::{MatmulBackend, MatmulOn};
+///
+/// stream_tags!(Work);
+/// let s = Device::best()?.stream::<Work>()?;
+/// let mut matmul = MatmulOn::new(&s, MatmulBackend::default())?;
+/// let (a, b, mut c) = (s.upload_blocking(&[1.0f32, 2.0])?, s.upload_blocking(&[3.0, 4.0])?, s.alloc::<f32>(1)?);
+/// let (a, b) = (Matrix::new(&a, 1, 2), Matrix::new(&b, 2, 1));
+/// matmul.matmul(&s, a, b, &Epilogue::default(), MatrixMut::new(&mut c, 1, 1))?;
+/// assert_eq!(s.read_blocking(&c)?, [11.0]);
+/// # Ok::<(), thalweg::Error>(())
+/// ```
 #[derive(Debug, Resource)]
 pub struct Matmul {
     #[resource(plain)]
-    products: MatmulBackend,
+    backend: MatmulBackend,
     workspace: DeviceBuffer<u8>,
     /// Memory for partial sums of thalweg's kernels.
     scratch: DeviceBuffer<u32>,
 }
 
 impl<S: LiveBrand> MatmulOn<S> {
-    pub(crate) fn new(s: &Stream<S>, products: MatmulBackend) -> thalweg::Result<Self> {
-        let scratch = if products.workspace() == 0 { scratch_len(s)? } else { 0 };
-        Ok(Self { products, workspace: s.alloc(products.workspace())?, scratch: s.alloc(scratch)? })
+    /// Makes the workspace.
+    ///
+    /// # Errors
+    /// There is no memory, or the device failed.
+    pub fn new(s: &Stream<S>, backend: MatmulBackend) -> thalweg::Result<Self> {
+        let scratch = if backend.workspace() == 0 { scratch_len(s)? } else { 0 };
+        Ok(Self { backend, workspace: s.alloc(backend.workspace())?, scratch: s.alloc(scratch)? })
     }
 }
 
 impl<S: Brand> MatmulOn<S> {
     /// Enqueues `C = A B` with an epilogue.
-    pub(crate) fn matmul<T: Operand, C: Product<T>>(
+    ///
+    /// # Errors
+    /// The shapes or lengths do not fit, or the device failed.
+    pub fn matmul<T: Operand, C: Product<T>>(
         &mut self,
         s: &Stream<S>,
         a: Matrix<'_, S, T>,
@@ -81,7 +104,7 @@ impl<S: Brand> MatmulOn<S> {
         c: MatrixMut<'_, S, C>,
     ) -> thalweg::Result<()> {
         #[cfg(feature = "cublaslt")]
-        if let Some(library) = self.products.library {
+        if let Some(library) = self.backend.library {
             return library.matmul(s, &mut self.workspace, 1, a, b, epilogue, c).map(drop);
         }
         matmul_with_scratch(s, &mut self.scratch, 1, a, b, epilogue, c)

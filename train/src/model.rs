@@ -1,25 +1,18 @@
 //! The token transformer as functions on a stream: forward, loss and backward of one batch.
 
 use thalweg::{Brand, DeviceBuffer, DeviceCopy, DeviceSlice, LiveBrand, Resource, Stream};
-use thalweg_kernels::train::{argmax, cross_entropy, pool, pool_backward, products_with_two, sum_rows};
+use thalweg_kernels::train::{argmax, sum_rows};
 
-use crate::blocks::{Activations, ActivationsOn, Blocks, Gelu, ScratchOn, Sequences, Shape};
 use crate::error::{Error, Result};
-use crate::layers::{Embedding, Gradients, Target, Weights};
-use crate::layout::{Linear, ParameterLayout};
-use crate::matmul_backend::MatmulBackend;
+use crate::layers::{
+    BackwardPass, BackwardScratch, BackwardScratchOn, CrossEntropy, ForwardPass, Gelu, GradientSink, Linear, Pooling,
+    Sequences, TokenEmbedding, Transformer, TransformerActivations, TransformerActivationsOn, TransformerConfig,
+    TransformerScratch, TransformerScratchOn, WeightsRef,
+};
+use crate::layout::ParameterLayout;
+use crate::matmul_backend::{Matmul, MatmulBackend, MatmulOn};
 use crate::precision::Precision;
 use crate::tensors::Tensors;
-
-/// The reduction of the rows of a sequence to one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pooling {
-    /// Their mean.
-    #[default]
-    Mean,
-    /// The first one, which is the class token.
-    Class,
-}
 
 /// The shape of a token transformer.
 #[derive(Clone, Copy, Debug, PartialEq, thalweg::__Setters)]
@@ -123,7 +116,7 @@ impl TokenTransformerConfig {
     }
 
     fn check(self) -> Result<Self> {
-        self.shape().check()?;
+        self.blocks().check()?;
         let Self { input_dim: inputs, num_classes: classes, .. } = self;
         if inputs == 0 || classes == 0 {
             return Err(Error::Config(format!("tokens of {inputs} numbers and {classes} classes")));
@@ -146,24 +139,9 @@ impl TokenTransformerConfig {
         }
     }
 
-    pub(crate) fn shape(&self) -> Shape {
+    pub(crate) fn blocks(&self) -> TransformerConfig {
         let &Self { embed_dim: width, num_heads: heads, depth, norm_eps: eps, gelu, .. } = self;
-        Shape { width, heads, depth, eps, gelu }
-    }
-}
-
-impl Shape {
-    pub(crate) fn check(self) -> Result<Self> {
-        let Self { width, heads, depth, eps, .. } = self;
-        let size = if heads > 0 && width % heads == 0 { width / heads } else { 0 };
-        if !(1..=32).contains(&size) && size != 64 {
-            let what = format!("{heads} heads must divide a row of {width} numbers into 1 to 32, or 64 each");
-            return Err(Error::Config(what));
-        }
-        if depth > 1000 || !eps.is_finite() || eps < 0.0 {
-            return Err(Error::Config(format!("{depth} blocks with eps {eps}")));
-        }
-        Ok(self)
+        TransformerConfig { width, heads, depth, eps, gelu }
     }
 }
 
@@ -221,8 +199,8 @@ impl TokenBatch<'_> {
 pub(crate) struct Model {
     pub(crate) config: TokenTransformerConfig,
     pub(crate) layout: ParameterLayout,
-    embedding: Embedding,
-    blocks: Blocks,
+    embedding: TokenEmbedding,
+    blocks: Transformer,
     head: Linear,
 }
 
@@ -235,7 +213,8 @@ pub(crate) struct Pass<E: Precision> {
     position: DeviceBuffer<f32>,
     cu_seqlens: DeviceBuffer<i32>,
     labels: DeviceBuffer<i32>,
-    activations: Activations<E>,
+    matmul: Matmul,
+    activations: TransformerActivations<E>,
     pooled: DeviceBuffer<f32>,
     pooled_operand: DeviceBuffer<E>,
     pub(crate) logits: DeviceBuffer<f32>,
@@ -253,6 +232,13 @@ pub(crate) struct Pass<E: Precision> {
     room: Extent,
     #[resource(plain)]
     pub(crate) extent: Extent,
+}
+
+/// Room for the gradients of a batch.
+#[derive(Debug, Resource)]
+pub(crate) struct Scratch<E: Precision> {
+    pub(crate) sums: BackwardScratch,
+    blocks: TransformerScratch<E>,
 }
 
 /// The size of the batch in a pass.
@@ -339,7 +325,8 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
             position: s.alloc(2 * rows)?,
             cu_seqlens: s.alloc(sequences + 1)?,
             labels: s.alloc(sequences)?,
-            activations: ActivationsOn::new(s, products, config.shape(), rows, true)?,
+            matmul: MatmulOn::new(s, products)?,
+            activations: TransformerActivationsOn::new(s, config.blocks(), rows, true)?,
             pooled: s.alloc(sequences * width)?,
             pooled_operand: s.alloc(sequences * width * E::ROOM)?,
             logits: s.alloc(sequences * classes)?,
@@ -413,9 +400,9 @@ impl Model {
         let TokenTransformerConfig { input_dim: inputs, embed_dim: width, num_classes: classes, .. } =
             config.check()?;
         let mut layout = ParameterLayout::default();
-        let embedding = Embedding::new(&mut layout, "", width, inputs)?;
-        let blocks = Blocks::new(&mut layout, config.shape(), "")?;
-        let head = layout.linear("head", classes, width)?;
+        let embedding = TokenEmbedding::new(&mut layout, "", inputs, width)?;
+        let blocks = Transformer::new(&mut layout, "", config.blocks())?;
+        let head = Linear::new(&mut layout, "head", width, classes)?;
         Ok(Self { config, layout, embedding, blocks, head })
     }
 
@@ -426,35 +413,30 @@ impl Model {
         products: MatmulBackend,
         rows: usize,
     ) -> thalweg::Result<ScratchOn<S, E>> {
-        ScratchOn::new(s, products, self.config.shape(), rows, self.config.num_classes)
-    }
-
-    fn first(&self) -> bool {
-        self.config.pooling == Pooling::Class
+        let sums = BackwardScratchOn::new(s, products, &self.layout)?;
+        Ok(ScratchOn { sums, blocks: TransformerScratchOn::new(s, self.config.blocks(), rows)? })
     }
 
     /// Computes the logits.
     pub(crate) fn forward<S: Brand, E: Precision>(
         &self,
         s: &Stream<S>,
-        w: Weights<'_, S, E>,
+        w: WeightsRef<'_, S, E>,
         pass: &mut PassOn<S, E>,
     ) -> thalweg::Result<()> {
         let TokenTransformerConfig { input_dim: inputs, embed_dim: width, num_classes: classes, .. } = self.config;
         let Extent { rows, sequences, .. } = pass.extent;
-        let n = rows * width;
-        let inputs = [pass.tokens.slice(..rows * inputs)?, pass.position.slice(..2 * rows)?];
-        self.embedding.forward(s, w, rows, inputs, &mut pass.operands, pass.activations.input_by(n)?)?;
+        let mut f = ForwardPass::new(s, w, &mut pass.matmul);
+        let tokens = E::rounded(s, pass.tokens.slice(..rows * inputs)?, &mut pass.operands)?;
+        let position = pass.position.slice(..2 * rows)?;
+        self.embedding.forward(&mut f, rows, tokens, position, pass.activations.input(rows)?)?;
 
-        let cu_seqlens = pass.cu_seqlens.slice(..=sequences)?;
-        let batch = Sequences { rows, prefix: u32::MAX, cu_seqlens };
-        self.blocks.forward(s, w, &batch, &mut pass.activations)?;
+        let batch = Sequences::new(rows, pass.cu_seqlens.slice(..=sequences)?);
+        self.blocks.forward(&mut f, &batch, &mut pass.activations)?;
         let pooled = pass.pooled.slice_mut(..sequences * width)?;
-        let features = pass.activations.features(n)?;
-        pool(s, rows as u32, width as u32, sequences as u32, self.first(), cu_seqlens, features, pooled)?;
+        self.config.pooling.forward(s, &batch, width, pass.activations.features(rows)?, pooled)?;
         let pooled = E::rounded(s, pooled, &mut pass.pooled_operand)?;
-        let logits = pass.logits.slice_mut(..sequences * classes)?;
-        self.head.wide(s, w, sequences, pooled, None, (logits, pass.activations.by()))
+        self.head.forward_f32(&mut f, sequences, pooled, None, pass.logits.slice_mut(..sequences * classes)?)
     }
 
     /// Computes the loss, the gradient of the logits and the largest logits. The sum over sequences
@@ -472,46 +454,38 @@ impl Model {
             s.zero(pass.dlogits.slice_mut(n..n + classes)?)?;
         }
         let (logits, labels) = (pass.logits.slice(..n)?, pass.labels.slice(..b)?);
-        let losses = pass.losses.slice_mut(..b)?;
-        let scale = (1.0 / sequences as f64) as f32;
-        let (rows, columns_of) = (b as u32, classes as u32);
-        cross_entropy(s, rows, columns_of, scale, logits, labels, losses, pass.dlogits.slice_mut(..n)?)?;
-        sum_rows(s, [rows, 1], false, losses, &mut pass.parts, &mut pass.loss)?;
-        argmax(s, rows, columns_of, logits, pass.best.slice_mut(..b)?)
+        let (losses, dlogits) = (pass.losses.slice_mut(..b)?, pass.dlogits.slice_mut(..n)?);
+        CrossEntropy::new(classes).forward(s, sequences, logits, labels, losses, dlogits)?;
+        sum_rows(s, [b as u32, 1], false, losses, &mut pass.parts, &mut pass.loss)?;
+        argmax(s, b as u32, classes as u32, logits, pass.best.slice_mut(..b)?)
     }
 
     /// Computes the gradients of all weights, or adds them to the old ones.
     pub(crate) fn backward<S: Brand, E: Precision>(
         &self,
         s: &Stream<S>,
-        w: Weights<'_, S, E>,
+        w: WeightsRef<'_, S, E>,
         pass: &mut PassOn<S, E>,
         scratch: &mut ScratchOn<S, E>,
-        (to, add): (&mut dyn Target<S>, bool),
+        to: &mut dyn GradientSink<S>,
+        add: bool,
     ) -> thalweg::Result<()> {
         let TokenTransformerConfig { input_dim: inputs, embed_dim: width, num_classes: classes, .. } = self.config;
         let Extent { rows, sequences, .. } = pass.extent;
-        let n = rows * width;
         let dlogits = pass.dlogits.slice(..sequences * classes)?;
         let dlogits = E::rounded(s, dlogits, &mut pass.dlogits_operand)?;
         let pooled = E::operands(pass.pooled.slice(..sequences * width)?, &pass.pooled_operand);
-        let mut g = Gradients { to: &mut *to, parts: &mut scratch.parts, by: &mut scratch.by, add };
-        self.head.weight_gradient(s, sequences, pooled, dlogits, &mut g)?;
+        let mut b = BackwardPass::new(s, w, to, &mut scratch.sums).adding(add);
+        self.head.backward_weight(&mut b, sequences, pooled, dlogits)?;
         let dpooled = pass.dpooled.slice_mut(..sequences * width)?;
-        self.head.wide_input_gradient(s, w, sequences, dlogits, (dpooled, &mut *g.by))?;
-        let cu_seqlens = pass.cu_seqlens.slice(..=sequences)?;
-        let [r, c, b] = [rows, width, sequences].map(|extent| extent as u32);
-        pool_backward(s, r, c, b, self.first(), cu_seqlens, dpooled, scratch.features(n)?)?;
-        let batch = Sequences { rows, prefix: u32::MAX, cu_seqlens };
-        self.blocks.backward(s, w, &batch, &pass.activations, scratch, (&mut *to, add))?;
+        self.head.backward_input_f32(&mut b, sequences, dlogits, dpooled)?;
+        let batch = Sequences::new(rows, pass.cu_seqlens.slice(..=sequences)?);
+        self.config.pooling.backward(s, &batch, width, dpooled, scratch.blocks.features(rows)?)?;
+        self.blocks.backward(&mut b, &batch, &mut pass.activations, &mut scratch.blocks)?;
 
-        let dx = scratch.dx.slice(..n)?;
-        let dy = E::rounded(s, dx, &mut scratch.operand)?;
+        let gradient = scratch.blocks.input(s, rows)?;
         let tokens = E::operands(pass.tokens.slice(..rows * inputs)?, &pass.operands);
-        let mut g = Gradients { to, parts: &mut scratch.parts, by: &mut scratch.by, add };
-        self.embedding.embed.weight_gradient(s, rows, tokens, dy, &mut g)?;
-        let (place, dw) = (pass.position.slice(..2 * rows)?, g.to.at(&self.embedding.position)?);
-        products_with_two(s, [rows as u32, width as u32], add, dx, place, g.parts, dw)?;
-        g.to.done(&self.embedding.position)
+        let position = pass.position.slice(..2 * rows)?;
+        self.embedding.backward(&mut b, rows, tokens, position, gradient.dx, gradient.operands)
     }
 }

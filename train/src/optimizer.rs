@@ -1,13 +1,40 @@
 //! AdamW as PyTorch's, clipping, and learning rates that change with the step.
 
+use std::ops::Range;
+
 use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Resource, Stream};
 use thalweg_kernels::train::{PARTS, SETTINGS, adamw, gradient_norm, settings};
 
-/// The options of AdamW.
+use crate::layers::WeightsOn;
+use crate::precision::Precision;
+
+/// The options of AdamW, which is PyTorch's (`docs/training.md`, section "AdamW").
 ///
 /// ```text
 /// w = w (1 - lr wd);  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 /// w = w - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+/// ```
+///
+/// The options are `f64`, in which the host computes the numbers of a step. The device gets them,
+/// the decay rates and `eps` as `f32`.
+///
+/// ```
+/// use thalweg::{Device, stream_tags};
+/// use thalweg_train::layers::WeightsOn;
+/// use thalweg_train::{AdamW, AdamWStateOn};
+///
+/// stream_tags!(Train);
+/// let s = Device::cpu()?.stream::<Train>()?;
+/// let mut parameters = WeightsOn::<_, f32>::new(&s, &[1.0, 2.0])?;
+/// let mut state = AdamWStateOn::new(&s, 2)?;
+/// let gradient = s.upload_blocking(&[0.5, -3.0])?;
+/// let options = AdamW::default().with_lr(0.1).with_weight_decay(0.0);
+/// options.step(&s, 0, &gradient, &mut parameters, &mut state)?;
+/// // The first step is the learning rate, against the sign of the gradient.
+/// for (weight, expected) in s.read_blocking(parameters.values())?.iter().zip([0.9, 2.1]) {
+///     assert!((weight - expected).abs() < 1e-6);
+/// }
+/// # Ok::<(), thalweg::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, thalweg::__Setters)]
 #[non_exhaustive]
@@ -18,12 +45,12 @@ pub struct AdamW {
     pub schedule: Schedule,
     /// The weight decay, of all weights.
     pub weight_decay: f64,
-    /// The decay rates of the two moments, as `f32`.
-    pub betas: [f32; 2],
+    /// The decay rates of the two moments.
+    pub betas: [f64; 2],
     /// The number that is added to the root of the second moment.
-    pub eps: f32,
+    pub eps: f64,
     /// The largest norm of the gradient. A larger gradient is scaled down to it.
-    pub max_grad_norm: Option<f32>,
+    pub max_grad_norm: Option<f64>,
 }
 
 impl Default for AdamW {
@@ -76,83 +103,112 @@ impl Schedule {
     }
 }
 
-/// The state that the optimizer keeps on the device.
+/// The state that AdamW keeps on the device: both moments, and the numbers of the step. On a stream
+/// it has the form [`AdamWStateOn<S>`](AdamWStateOn).
 #[derive(Debug, Resource)]
-pub(crate) struct Moments {
+pub struct AdamWState {
     pub(crate) first: DeviceBuffer<f32>,
     pub(crate) second: DeviceBuffer<f32>,
-    pub(crate) gradient: DeviceBuffer<f32>,
     /// The numbers that differ from step to step.
-    pub(crate) settings: DeviceBuffer<f32>,
+    settings: DeviceBuffer<f32>,
     parts: DeviceBuffer<f32>,
     norm: DeviceBuffer<f32>,
-    /// The loss of a step over several batches.
-    pub(crate) loss: DeviceBuffer<f32>,
 }
 
-impl<S: LiveBrand> MomentsOn<S> {
-    /// Makes the memory for `n` weights.
-    pub(crate) fn new(s: &Stream<S>, n: usize) -> thalweg::Result<Self> {
+impl<S: LiveBrand> AdamWStateOn<S> {
+    /// Makes the state of `n` weights, with moments of zero.
+    ///
+    /// # Errors
+    /// There is no memory, or the device failed.
+    pub fn new(s: &Stream<S>, n: usize) -> thalweg::Result<Self> {
         Ok(Self {
             first: s.alloc_zeroed(n)?,
             second: s.alloc_zeroed(n)?,
-            gradient: s.alloc_zeroed(n)?,
             settings: s.alloc(SETTINGS)?,
             parts: s.alloc(PARTS)?,
             norm: s.alloc(1)?,
-            loss: s.alloc(1)?,
         })
     }
 }
 
+impl<S: Brand> AdamWStateOn<S> {
+    /// Limits the norm of the gradients of this step to `most`: [`update`](Self::update) scales
+    /// them. `gradient` is that of all weights.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn clip(&mut self, s: &Stream<S>, most: f64, gradient: &DeviceSlice<S, f32>) -> thalweg::Result<()> {
+        gradient_norm(s, gradient, most as f32, &mut self.parts, &mut self.norm, &mut self.settings)
+    }
+
+    /// Updates the weights of a range by their gradient. `weights` are all weights.
+    ///
+    /// # Errors
+    /// The gradient has another length than the range, the range is not in the weights, or the
+    /// device failed.
+    pub fn update(
+        &mut self,
+        s: &Stream<S>,
+        range: Range<usize>,
+        gradient: &DeviceSlice<S, f32>,
+        weights: &mut DeviceSlice<S, f32>,
+    ) -> thalweg::Result<()> {
+        let weights = weights.slice_mut(range.clone())?;
+        let (first, second) = (self.first.slice_mut(range.clone())?, self.second.slice_mut(range)?);
+        adamw(s, weights.len() as u32, &self.settings, gradient, weights, first, second)
+    }
+}
+
 impl AdamW {
+    /// Enqueues a step: updates all weights by their gradient, and rounds them to operands. Steps
+    /// are counted from 0.
+    ///
+    /// It is [`prepare`](Self::prepare), [`AdamWStateOn::clip`] if the norm of the gradient has a
+    /// limit, [`AdamWStateOn::update`] and [`WeightsOn::round`], which are for updates in parts
+    /// and for graphs.
+    ///
+    /// # Errors
+    /// The gradient or the state is not that of as many weights, or the device failed.
+    pub fn step<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        step: u64,
+        gradient: &DeviceSlice<S, f32>,
+        parameters: &mut WeightsOn<S, E>,
+        state: &mut AdamWStateOn<S>,
+    ) -> thalweg::Result<()> {
+        self.prepare(s, step, state)?;
+        Self::update_all(s, self.max_grad_norm, gradient, parameters.values_mut(), state)?;
+        parameters.round(s)
+    }
+
     /// Writes the numbers of step `step`, which counts from 0, to the device.
-    /// [`update`](Self::update) reads them there, so a captured update serves all steps.
-    pub(crate) fn prepare<S: Brand>(&self, s: &Stream<S>, step: u64, m: &mut MomentsOn<S>) -> thalweg::Result<()> {
+    /// [`AdamWStateOn::update`] reads them there, so a captured update serves all steps.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn prepare<S: Brand>(&self, s: &Stream<S>, step: u64, state: &mut AdamWStateOn<S>) -> thalweg::Result<()> {
         let rate = self.lr * self.schedule.factor(step);
-        let [b1, b2] = self.betas;
+        // The corrections are those of the rates that the device multiplies by.
+        let [b1, b2] = self.betas.map(|b| b as f32);
         let corrections = [b1, b2].map(|b| 1.0 - f64::from(b).powf(step as f64 + 1.0));
         let decay = 1.0 - rate * self.weight_decay;
         let (rate, root) = (rate / corrections[0], 1.0 / corrections[1].sqrt());
-        settings(s, decay as f32, rate as f32, root as f32, b1, b2, self.eps, &mut m.settings)
+        settings(s, decay as f32, rate as f32, root as f32, b1, b2, self.eps as f32, &mut state.settings)
     }
 
-    /// Updates the weights by the gradient in `m`, with at most `max_grad_norm` as its norm. The
-    /// weights change by the last launch only.
-    pub(crate) fn update<S: Brand>(
+    /// Updates the weights by their gradient, with at most `clip` as its norm. The weights change
+    /// by the last launch only.
+    pub(crate) fn update_all<S: Brand>(
         s: &Stream<S>,
-        clip: Option<f32>,
+        clip: Option<f64>,
+        gradient: &DeviceSlice<S, f32>,
         weights: &mut DeviceSlice<S, f32>,
-        m: &mut MomentsOn<S>,
+        state: &mut AdamWStateOn<S>,
     ) -> thalweg::Result<()> {
         if let Some(most) = clip {
-            gradient_norm(s, &m.gradient, most, &mut m.parts, &mut m.norm, &mut m.settings)?;
+            state.clip(s, most, gradient)?;
         }
-        adamw(s, weights.len() as u32, &m.settings, &m.gradient, weights, &mut m.first, &mut m.second)
-    }
-
-    /// Limits the norm of a gradient to `most`, for [`update_part`](Self::update_part).
-    #[cfg(feature = "collective")]
-    pub(crate) fn limit<S: Brand>(
-        s: &Stream<S>,
-        most: f32,
-        gradient: &DeviceSlice<S, f32>,
-        m: &mut MomentsOn<S>,
-    ) -> thalweg::Result<()> {
-        gradient_norm(s, gradient, most, &mut m.parts, &mut m.norm, &mut m.settings)
-    }
-
-    /// Updates the weights of a range by their gradient.
-    #[cfg(feature = "collective")]
-    pub(crate) fn update_part<S: Brand>(
-        s: &Stream<S>,
-        range: std::ops::Range<usize>,
-        gradient: &DeviceSlice<S, f32>,
-        weights: &mut DeviceSlice<S, f32>,
-        m: &mut MomentsOn<S>,
-    ) -> thalweg::Result<()> {
-        let weights = weights.slice_mut(range.clone())?;
-        let (first, second) = (m.first.slice_mut(range.clone())?, m.second.slice_mut(range)?);
-        adamw(s, weights.len() as u32, &m.settings, gradient, weights, first, second)
+        state.update(s, 0..weights.len(), gradient, weights)
     }
 }

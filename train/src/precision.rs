@@ -13,8 +13,8 @@ use crate::matmul_backend::MatmulOn;
 /// Sums, the residual stream, norms, the softmax, the loss, gradients of weights, weights and
 /// moments are `f32` with both.
 pub trait Precision: Operand + TrainElement + DeviceCopy + std::fmt::Debug {
-    /// The elements of room that [`rounded`](Self::rounded) needs for one number.
-    #[doc(hidden)]
+    /// The elements of room that [`rounded`](Self::rounded) needs for one number: 0 with `f32`, and
+    /// 1 with `bf16`.
     const ROOM: usize;
 
     /// Computes a product whose result is `f32`.
@@ -29,7 +29,9 @@ pub trait Precision: Operand + TrainElement + DeviceCopy + std::fmt::Debug {
     ) -> thalweg::Result<()>;
 
     /// Returns numbers as operands. `room` gets the rounded ones if they must be rounded.
-    #[doc(hidden)]
+    ///
+    /// # Errors
+    /// The room is too small, or the device failed.
     fn rounded<'a, S: Brand>(
         s: &Stream<S>,
         x: &'a DeviceSlice<S, f32>,
@@ -37,7 +39,9 @@ pub trait Precision: Operand + TrainElement + DeviceCopy + std::fmt::Debug {
     ) -> thalweg::Result<&'a DeviceSlice<S, Self>>;
 
     /// Returns what an earlier [`rounded`](Self::rounded) returned for the same arguments.
-    #[doc(hidden)]
+    ///
+    /// # Panics
+    /// The room is too small.
     fn operands<'a, S: Brand>(x: &'a DeviceSlice<S, f32>, room: &'a DeviceSlice<S, Self>) -> &'a DeviceSlice<S, Self>;
 }
 

@@ -3,15 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 
-use thalweg::{Brand, Event, LiveBrand, PinnedBuffer, Resource, Stream};
+use thalweg::{Brand, DeviceBuffer, Event, LiveBrand, PinnedBuffer, Resource, Stream};
 
-use crate::blocks::{Scratch, ScratchOn};
 use crate::error::{Error, Result};
-use crate::layers::{Parameters, ParametersOn};
+use crate::layers::{Weights, WeightsOn};
 use crate::layout::ParameterLayout;
 use crate::matmul_backend::MatmulBackend;
-use crate::model::{DeviceBatch, Extent, Model, Pass, PassOn, TokenBatch, TokenTransformerConfig};
-use crate::optimizer::{AdamW, Moments, MomentsOn};
+use crate::model::{DeviceBatch, Extent, Model, Pass, PassOn, Scratch, ScratchOn, TokenBatch, TokenTransformerConfig};
+use crate::optimizer::{AdamW, AdamWState, AdamWStateOn};
 use crate::precision::Precision;
 use crate::repeated::{Repeated, Work};
 use crate::tensors::Tensors;
@@ -75,25 +74,34 @@ pub struct TokenTransformer<S: LiveBrand, E: Precision> {
 /// optimizer counts.
 const MOST_STEPS: u64 = 1 << 53;
 
+/// The memory of the optimizer beside the weights.
+#[derive(Debug, Resource)]
+pub(crate) struct Moments {
+    pub(crate) adamw: AdamWState,
+    pub(crate) gradient: DeviceBuffer<f32>,
+    /// The loss of a step over several batches.
+    pub(crate) loss: DeviceBuffer<f32>,
+}
+
 /// The state that a step changes.
-type State<S, E> = (ParametersOn<S, E>, MomentsOn<S>);
+type State<S, E> = (WeightsOn<S, E>, MomentsOn<S>);
 /// All memory of a step.
-type Whole<E> = (Parameters<E>, Moments, Pass<E>, Scratch<E>);
+type Whole<E> = (Weights<E>, Moments, Pass<E>, Scratch<E>);
 /// The shape that a step reads on the host.
-type Shape = (Extent, Option<u32>);
+type Shape = (Extent, Option<u64>);
 
 /// A step: forward, backward and update.
 struct Step<'a> {
     model: &'a Model,
-    clip: Option<f32>,
+    clip: Option<f64>,
 }
 
 impl<E: Precision> Work<Whole<E>> for Step<'_> {
     fn enqueue<S: Brand>(&self, s: &Stream<S>, whole: &mut <Whole<E> as Resource>::On<S>) -> thalweg::Result<()> {
         let (parameters, moments, pass, scratch) = whole;
         self.model.predict(s, parameters, pass)?;
-        self.model.backward(s, parameters.weights(), pass, scratch, (&mut moments.gradient, false))?;
-        AdamW::update(s, self.clip, &mut parameters.wide, moments)
+        self.model.backward(s, parameters.view(), pass, scratch, &mut moments.gradient, false)?;
+        AdamW::update_all(s, self.clip, &moments.gradient, &mut parameters.values, &mut moments.adamw)
     }
 }
 
@@ -102,11 +110,11 @@ impl Model {
     fn predict<S: Brand, E: Precision>(
         &self,
         s: &Stream<S>,
-        parameters: &mut ParametersOn<S, E>,
+        parameters: &mut WeightsOn<S, E>,
         pass: &mut PassOn<S, E>,
     ) -> thalweg::Result<()> {
         parameters.round(s)?;
-        self.forward(s, parameters.weights(), pass)?;
+        self.forward(s, parameters.view(), pass)?;
         self.loss(s, pass.extent.labeled(), pass)
     }
 }
@@ -190,11 +198,16 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     }
 
     fn with(stream: &Stream<S>, model: Model, weights: &[f32]) -> Result<Self> {
+        let moments = MomentsOn {
+            adamw: AdamWStateOn::new(stream, weights.len())?,
+            gradient: stream.alloc_zeroed(weights.len())?,
+            loss: stream.alloc(1)?,
+        };
         Ok(Self {
             stream: *stream,
             optimizer: AdamW::default(),
             steps: 0,
-            state: Some((ParametersOn::new(stream, weights)?, MomentsOn::new(stream, weights.len())?)),
+            state: Some((WeightsOn::new(stream, weights)?, moments)),
             pass: None,
             scratch: None,
             graphs: Repeated::default(),
@@ -298,13 +311,14 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
         else {
             return Err(Error::Lost);
         };
-        let filled = fill(&s, &mut pass).and_then(|()| Ok(self.optimizer.prepare(&s, self.steps, &mut moments)?));
+        let filled =
+            fill(&s, &mut pass).and_then(|()| Ok(self.optimizer.prepare(&s, self.steps, &mut moments.adamw)?));
         let whole = (parameters, moments, pass, scratch);
         let (whole, enqueued) = match filled {
             Err(error) => (whole, Err(error)),
             Ok(()) => {
                 let work = Step { model: &self.model, clip };
-                match self.graphs.enqueue(&s, (extent, clip.map(f32::to_bits)), whole, &work) {
+                match self.graphs.enqueue(&s, (extent, clip.map(f64::to_bits)), whole, &work) {
                     Ok(whole) => (whole, Ok(())),
                     Err(returned) => (returned.value, Err(returned.error.into())),
                 }
@@ -389,7 +403,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
             return Err(Error::Lost);
         };
         let (Some(pass), Some((_, scratch))) = (pass, scratch) else { return Err(Error::Lost) };
-        model.backward(s, parameters.weights(), pass, scratch, (&mut moments.gradient, false))?;
+        model.backward(s, parameters.view(), pass, scratch, &mut moments.gradient, false)?;
         let mut tensors = Tensors::default();
         model.layout.unflatten(&s.read_blocking(&moments.gradient)?, "", &mut tensors);
         Ok(tensors)
@@ -402,7 +416,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     pub fn tensors(&self) -> Result<Tensors> {
         let mut tensors = Tensors::default();
         self.model.config.describe(&mut tensors);
-        self.model.layout.unflatten(&self.stream.read_blocking(&self.state()?.0.wide)?, "", &mut tensors);
+        self.model.layout.unflatten(&self.stream.read_blocking(&self.state()?.0.values)?, "", &mut tensors);
         Ok(tensors)
     }
 
@@ -424,8 +438,8 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     pub fn checkpoint(&self, path: impl AsRef<Path>, progress: &BTreeMap<String, String>) -> Result<()> {
         let mut tensors = self.tensors()?;
         let (layout, (_, moments)) = (&self.model.layout, self.state()?);
-        layout.unflatten(&self.stream.read_blocking(&moments.first)?, "first.", &mut tensors);
-        layout.unflatten(&self.stream.read_blocking(&moments.second)?, "second.", &mut tensors);
+        layout.unflatten(&self.stream.read_blocking(&moments.adamw.first)?, "first.", &mut tensors);
+        layout.unflatten(&self.stream.read_blocking(&moments.adamw.second)?, "second.", &mut tensors);
         tensors.metadata.insert("steps".into(), self.steps.to_string());
         for (key, value) in progress {
             tensors.metadata.insert(format!("progress.{key}"), value.clone());
@@ -450,8 +464,8 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
         let Self { model: Model { layout, .. }, state: Some((_, moments)), .. } = &mut model else {
             return Err(Error::Lost);
         };
-        stream.write_blocking(&layout.flatten(&tensors, "first.")?, &mut moments.first)?;
-        stream.write_blocking(&layout.flatten(&tensors, "second.")?, &mut moments.second)?;
+        stream.write_blocking(&layout.flatten(&tensors, "first.")?, &mut moments.adamw.first)?;
+        stream.write_blocking(&layout.flatten(&tensors, "second.")?, &mut moments.adamw.second)?;
         let progress = tensors.metadata.iter();
         let progress = progress.filter_map(|(k, v)| Some((k.strip_prefix("progress.")?.to_owned(), v.clone())));
         Ok((model, progress.collect()))

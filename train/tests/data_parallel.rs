@@ -21,7 +21,7 @@ fn sizes() -> BucketSizes {
     BucketSizes::default().with_first(600).with_others(4000)
 }
 
-fn optimizer(clip: Option<f32>) -> AdamW {
+fn optimizer(clip: Option<f64>) -> AdamW {
     AdamW::default()
         .with_lr(5e-3)
         .with_schedule(Schedule::Cosine { warmup_steps: 5, steps: 60, end: 0.1 })
@@ -51,7 +51,7 @@ fn join(samples: &[Sample]) -> Sample {
     all
 }
 
-fn start<'r>(rank: DeviceRank<'r>, world: World, clip: Option<f32>, from: Option<&str>) -> Result<Model<'r>> {
+fn start<'r>(rank: DeviceRank<'r>, world: World, clip: Option<f64>, from: Option<&str>) -> Result<Model<'r>> {
     let compute = rank.stream::<Compute>()?;
     let comm = world.comm(rank.stream::<Reduce>()?)?;
     let mut model = match from {
@@ -83,13 +83,13 @@ fn bits(tensors: &Tensors) -> Vec<(String, Vec<u32>)> {
 }
 
 /// Runs `size` ranks, and expects the same losses and weights on each.
-fn trained(devices: &[Device], clip: Option<f32>, steps: usize, micro: usize) -> (Vec<f32>, Tensors) {
+fn trained(devices: &[Device], clip: Option<f64>, steps: usize, micro: usize) -> (Vec<f32>, Tensors) {
     trained_on(devices, clip, steps, 8, micro)
 }
 
 fn trained_on(
     devices: &[Device],
-    clip: Option<f32>,
+    clip: Option<f64>,
     steps: usize,
     sequences: usize,
     micro: usize,

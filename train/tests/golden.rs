@@ -99,7 +99,7 @@ fn learns_as_pytorch<E: Precision>(device: Device, products: MatmulBackend, boun
             .with_lr(setting("rate"))
             .with_schedule(Schedule::Cosine { warmup_steps: warm_up, steps, end: 0.0 })
             .with_weight_decay(setting("weight_decay"))
-            .with_max_grad_norm(Some(setting("clip") as f32));
+            .with_max_grad_norm(Some(setting("clip")));
         let step = |n: u64| {
             let name = |part: &str| format!("{}.{part}", n % batches);
             let (tokens, position) = (numbers(&file, &name("tokens")), numbers(&file, &name("position")));

@@ -6,6 +6,7 @@ mod distributed;
 mod golden;
 mod hostile_files;
 mod kernels;
+mod layers;
 mod state;
 mod support;
 mod vision_language;

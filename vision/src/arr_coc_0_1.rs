@@ -21,7 +21,7 @@
 //! # Ok::<(), thalweg_vision::Error>(())
 //! ```
 
-use thalweg::simt::host::counted;
+use thalweg::__counted as counted;
 use thalweg::{
     AnyStream, Device, DeviceBuffer, DeviceCopy, DeviceSlice, Error, LiveBrand, On, PinnedBuffer, Resource, Result,
     Shared, Stream,

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use thalweg_kernels::vision::{BatchLayout, LayoutError, MAX_IMAGES, MAX_PATCHES};
 
-use thalweg::simt::host::counted;
+use thalweg::__counted as counted;
 use thalweg::{Error, PinnedBuffer, Result};
 
 /// The number of planes of the texture array, 13. A patch has as many features, and a token as many

@@ -1,6 +1,6 @@
 //! The weights of a head, and a query. The participatory score and the learned balance need both.
 
-use thalweg::simt::host::counted;
+use thalweg::__counted as counted;
 
 use crate::error::{Error, Result};
 use crate::{PLANES, kernels};

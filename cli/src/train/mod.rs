@@ -358,7 +358,7 @@ fn fit<S: LiveBrand, C: LiveBrand, E: thalweg_train::Precision>(
         .with_lr(settings.lr)
         .with_schedule(Schedule::Cosine { warmup_steps: (steps / 20).clamp(1, steps_of_epoch), steps, end: 0.0 })
         .with_weight_decay(settings.weight_decay)
-        .with_max_grad_norm(Some(settings.clip));
+        .with_max_grad_norm(Some(f64::from(settings.clip)));
     let mut best = history.iter().cloned().reduce(|best: Epoch, next| if next.beats(&best) { next } else { best });
     let mut packed = Packed::default();
     for epoch in history.len() as u32 + 1..=epochs {

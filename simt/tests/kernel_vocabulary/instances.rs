@@ -1,5 +1,4 @@
-use thalweg::Error;
-use thalweg::simt::host::LaunchError;
+use thalweg::{Error, LaunchError};
 use vocabulary::instances::{
     axpy, axpy_f32_1, axpy_f32_4, axpy_f64_2, reverse_block, reverse_block_i32, reverse_block_i64, scale, scale_f32,
     scale_u64,

@@ -8,8 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use thalweg::simt::host::LaunchError;
-use thalweg::{ByValue, Error, simt};
+use thalweg::{ByValue, Error, LaunchError, simt};
 use vocabulary::names::{generics, with_unsafe, without_unsafe};
 
 use super::on_each_device;

@@ -222,15 +222,16 @@ impl Compiler {
         let output = command.output().expect("cargo starts");
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 
-        // That of this test's package, `thalweg`, on which those on top are built, and that of
-        // README's program, if the test depends on it.
-        let named = ["thalweg".to_owned(), test.package.replace('-', "_"), "thalweg_vision".to_owned()];
+        // That of this test's package, `thalweg`, on which those on top are built, what its macros
+        // name, and that of README's program, if the test depends on it.
+        let package = test.package.replace('-', "_");
+        let named = ["thalweg", "thalweg_simt", &package, "thalweg_vision"];
         let (mut libraries, mut search) = (BTreeSet::new(), BTreeSet::new());
         for line in output.stdout.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"{")) {
             let message: Value = serde_json::from_slice(line).expect("cargo writes JSON");
             for file in array(&message["filenames"]).filter_map(Value::as_str) {
                 search.extend(Path::new(file).parent().map(Path::to_owned));
-                let name = named.iter().find(|name| message["target"]["name"] == **name);
+                let name = named.iter().find(|&&name| message["target"]["name"] == name);
                 libraries.extend(name.filter(|_| file.ends_with(".rlib")).map(|name| format!("{name}={file}")));
             }
         }

@@ -30,14 +30,14 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use thalweg::simt::bf16;
-use thalweg::{DeviceBuffer, DeviceKind, LiveBrand, On, Stream, stream_tags};
+use thalweg::{Device, DeviceBuffer, DeviceKind, LiveBrand, On, Stream, stream_tags};
 use thalweg_collective::{BucketSizes, Comm, Gradients, Mean, Sum, World, WorldOptions};
-use thalweg_cublaslt::CublasLt;
-use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
+use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut};
 use thalweg_kernels::train::{
     GROUPS, PARTS, SETTINGS, adamw_bf16, gelu, gelu_backward_columns, gradient_norm, norm, norm_backward, norm_columns,
     round, round_columns, settings,
 };
+use thalweg_train::{MatmulBackend, MatmulOn};
 
 stream_tags!(Compute, Reduce, Alone);
 
@@ -49,27 +49,6 @@ type B16<S> = On<S, DeviceBuffer<bf16>>;
 const RATE: f64 = 1e-4;
 const DECAY: f64 = 1e-2; // PyTorch's default
 const BETAS: [f64; 2] = [0.9, 0.999];
-
-/// The backend that multiplies matrices.
-struct Products<S: LiveBrand> {
-    cublaslt: Option<(CublasLt, On<S, DeviceBuffer<u8>>)>,
-}
-
-impl<S: LiveBrand> Products<S> {
-    fn matmul<T: Operand, C: Product<T>>(
-        &mut self,
-        s: &Stream<S>,
-        a: Matrix<'_, S, T>,
-        b: Matrix<'_, S, T>,
-        epilogue: &Epilogue<'_, S, C>,
-        c: MatrixMut<'_, S, C>,
-    ) -> thalweg::Result<()> {
-        match &mut self.cublaslt {
-            Some((library, workspace)) => library.matmul(s, workspace, 1, a, b, epilogue, c).map(drop),
-            None => matmul(s, 1, a, b, epilogue, c),
-        }
-    }
-}
 
 /// The shape of the model and of its batch.
 #[derive(Clone, Copy)]
@@ -123,12 +102,12 @@ struct Model<S: LiveBrand> {
     unused: F32<S>,
     gradients: Option<Gradients<S, bf16>>,
     buckets: Vec<Range<usize>>,
-    products: Products<S>,
+    matmul: MatmulOn<S>,
     steps: i32,
 }
 
 impl<S: LiveBrand> Model<S> {
-    fn new(s: Stream<S>, library: Option<CublasLt>, shape: Shape, weights: &[f32], input: &[f32]) -> Result<Self> {
+    fn new(s: Stream<S>, backend: MatmulBackend, shape: Shape, weights: &[f32], input: &[f32]) -> Result<Self> {
         let Shape { width: d, layers, tokens: n } = shape;
         let each = |count: usize, elements: usize| (0..count).map(move |_| elements);
         let f32s = |count, elements| each(count, elements).map(|len| s.alloc(len)).collect::<thalweg::Result<Vec<_>>>();
@@ -159,11 +138,7 @@ impl<S: LiveBrand> Model<S> {
             unused: s.alloc_zeroed(SETTINGS)?,
             gradients: None,
             buckets: Vec::new(),
-            products: Products {
-                cublaslt: library
-                    .map(|library| Ok::<_, thalweg::Error>((library, library.workspace(&s)?)))
-                    .transpose()?,
-            },
+            matmul: MatmulOn::new(&s, backend)?,
             steps: 0,
             weights,
         })
@@ -192,12 +167,12 @@ impl<S: LiveBrand> Model<S> {
             let weight = Matrix::new(self.rounded.slice(shape.place(k, 1))?, 4 * d, d).transposed();
             let epilogue = Epilogue { bias: Some(narrow.slice(2 * d..6 * d)?), ..Default::default() };
             let to = MatrixMut::new(&mut self.hidden[k], n, 4 * d);
-            self.products.matmul(&s, Matrix::new(&self.normed[k], n, d), weight, &epilogue, to)?;
+            self.matmul.matmul(&s, Matrix::new(&self.normed[k], n, d), weight, &epilogue, to)?;
             gelu(&s, false, &self.hidden[k], &mut self.activated[k])?;
             let weight = Matrix::new(self.rounded.slice(shape.place(k, 2))?, d, 4 * d).transposed();
             let (bias, residual) = (Some(wide.slice(6 * d..)?), Some(Matrix::new(x, n, d)));
             let epilogue = Epilogue { bias, residual, ..Default::default() };
-            self.products.matmul(
+            self.matmul.matmul(
                 &s,
                 Matrix::new(&self.activated[k], n, 4 * d),
                 weight,
@@ -239,19 +214,19 @@ impl<S: LiveBrand> Model<S> {
             round_columns(&s, narrow, false, dx, &mut self.dy, &mut self.parts, bias_b)?;
             let dy = Matrix::new(&self.dy, n, d);
             let activated = Matrix::new(&self.activated[k], n, 4 * d);
-            self.products.matmul(&s, dy.transposed(), activated, &none, MatrixMut::new(&mut gb, d, 4 * d))?;
+            self.matmul.matmul(&s, dy.transposed(), activated, &none, MatrixMut::new(&mut gb, d, 4 * d))?;
             pass.mark_ready(gb)?;
             let weight = Matrix::new(self.rounded.slice(shape.place(k, 2))?, d, 4 * d);
-            self.products.matmul(&s, dy, weight, &none, MatrixMut::new(&mut self.dhidden, n, 4 * d))?;
+            self.matmul.matmul(&s, dy, weight, &none, MatrixMut::new(&mut self.dhidden, n, 4 * d))?;
             let wide = [n as u32, 4 * d as u32];
             let hidden = &self.hidden[k];
             gelu_backward_columns(&s, wide, false, false, hidden, &mut self.dhidden, &mut self.parts, bias_a)?;
             let dh = Matrix::new(&self.dhidden, n, 4 * d);
             let normed = Matrix::new(&self.normed[k], n, d);
-            self.products.matmul(&s, dh.transposed(), normed, &none, MatrixMut::new(&mut ga, 4 * d, d))?;
+            self.matmul.matmul(&s, dh.transposed(), normed, &none, MatrixMut::new(&mut ga, 4 * d, d))?;
             pass.mark_ready(ga)?;
             let weight = Matrix::new(self.rounded.slice(shape.place(k, 1))?, 4 * d, d);
-            self.products.matmul(&s, dh, weight, &Epilogue::default(), MatrixMut::new(&mut self.dn, n, d))?;
+            self.matmul.matmul(&s, dh, weight, &Epilogue::default(), MatrixMut::new(&mut self.dn, n, d))?;
             let (norm_weight, norm_bias) = norms.split_at_mut(d)?;
             let (x, stats) = (&x[k], &self.stats[k]);
             norm_columns(&s, narrow, false, &self.dn, x, stats, &mut self.parts, [norm_weight, norm_bias])?;
@@ -338,6 +313,14 @@ impl Reference {
     }
 }
 
+/// The backend that `MLP_PRODUCTS` names.
+fn backend(device: Device) -> Result<MatmulBackend> {
+    match std::env::var("MLP_PRODUCTS").as_deref() {
+        Ok("cublaslt") => Ok(MatmulBackend::cublaslt(device)?),
+        _ => Ok(MatmulBackend::default()),
+    }
+}
+
 /// The numbers that a variable lists.
 fn listed<T: std::str::FromStr>(name: &str) -> Result<Option<Vec<T>>>
 where
@@ -370,13 +353,9 @@ fn main() -> Result<()> {
             println!("{text}");
         }
     };
-    let library = match std::env::var("MLP_PRODUCTS").as_deref() {
-        Ok("cublaslt") => Some(CublasLt::new(device)?),
-        _ => None,
-    };
-    let by = library.map_or("linear::matmul".to_owned(), |library| format!("cuBLASLt {}", library.version()));
+    let backend = backend(device)?;
     let settings = WorldOptions::from_env()?;
-    say(format!("{size} ranks, {device}, {:?}, products by {by}, CTAs {:?}", comm.backend(), settings.ctas));
+    say(format!("{size} ranks, {device}, {:?}, products by {backend:?}, CTAs {:?}", comm.backend(), settings.ctas));
     let wait = || compute.synchronize();
     for [width, layers, tokens] in shapes {
         let shape = Shape { width, layers, tokens };
@@ -385,7 +364,7 @@ fn main() -> Result<()> {
             Some(reference) => (reference.bf16(&name("weights"))?, reference.bf16(&name("input"))?),
             None => (drawn(shape), numbers(tokens * width, 2 + rank as u64)),
         };
-        let mut model = Model::new(compute, library, shape, &weights, &input)?;
+        let mut model = Model::new(compute, backend, shape, &weights, &input)?;
         model.buckets(BucketSizes::default())?;
         if let Some(reference) = &reference {
             // With the weights and the input of the script on every rank, the means are its
@@ -424,7 +403,7 @@ fn main() -> Result<()> {
         let whole = BucketSizes::default().with_first(usize::MAX).with_others(usize::MAX);
         let sizes: Vec<_> = [("reduced behind the pass".to_owned(), whole)].into_iter().chain(sizes).collect();
         // The models went apart in the steps alone.
-        model = Model::new(compute, library, shape, &weights, &input)?;
+        model = Model::new(compute, backend, shape, &weights, &input)?;
         for (name, sizes) in &sizes {
             let count = model.buckets(*sizes)?;
             // The second pass of a bucket captures its reduction.

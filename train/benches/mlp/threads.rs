@@ -12,9 +12,9 @@ use std::time::Instant;
 use thalweg::simt::bf16;
 use thalweg::{At, Device, DeviceKind, DeviceRank, stream_tags};
 use thalweg_collective::{Backend, BucketSizes, Comm, Gradients, Mean, Sum, World, WorldOptions};
-use thalweg_cublaslt::CublasLt;
+use thalweg_train::MatmulBackend;
 
-use super::{Error, Model, Result, Shape, drawn, listed, numbers};
+use super::{Error, Model, Result, Shape, backend, drawn, listed, numbers};
 
 stream_tags!(Compute, Reduce, Alone);
 
@@ -173,13 +173,13 @@ impl Bench<'_, '_> {
     }
 
     /// Steps without other ranks and with them, in turns.
-    fn steps(&mut self, library: Option<CublasLt>, shape: Shape, buckets: &[usize]) -> Result<()> {
+    fn steps(&mut self, backend: MatmulBackend, shape: Shape, buckets: &[usize]) -> Result<()> {
         let Shape { width, layers, tokens } = shape;
         let compute = self.rank.stream::<Compute>()?;
         let wait = || compute.synchronize();
         let mut single = World::single().comm(self.rank.stream::<Alone>()?)?;
         let (weights, input) = (drawn(shape), numbers(tokens * width, 2 + self.rank.index() as u64));
-        let mut model = Model::new(compute, library, shape, &weights, &input)?;
+        let mut model = Model::new(compute, backend, shape, &weights, &input)?;
         let mib = (2 * shape.all()) as f64 / f64::from(1 << 20);
         self.say(&format!("width {width}, {layers} layers, {tokens} tokens, {mib:.0} MiB of gradients"));
         self.say("| reduced by | buckets, MiB | alone, ms | with ranks, ms | longer by, % |\n|---|---|---|---|---|");
@@ -211,7 +211,7 @@ impl Bench<'_, '_> {
         for (name, comm) in &mut comms {
             let mut hashes = Vec::new();
             for _ in 0..2 {
-                let mut model = Model::new(compute, library, shape, &weights, &input)?;
+                let mut model = Model::new(compute, backend, shape, &weights, &input)?;
                 model.buckets(BucketSizes::default().with_first(1 << 20).with_others(25 << 20))?;
                 (0..3).try_for_each(|_| model.step(comm))?;
                 let rounded = compute.read_blocking(&model.rounded)?;
@@ -258,19 +258,18 @@ pub(super) fn run(transports: &str, given: &[usize]) -> Result<()> {
             let world = worlds.lock().map_err(|why| why.to_string())?[rank.index()].take().ok_or("taken twice")?;
             comms.push((transport.name.clone(), world.comm(rank.stream::<Reduce>()?)?));
         }
-        let library = match std::env::var("MLP_PRODUCTS").as_deref() {
-            Ok("cublaslt") => Some(CublasLt::new(rank.device())?),
-            _ => None,
-        };
         let mut bench = Bench { rank, line: &line, comms, pairs };
-        let by = library.map_or("linear::matmul".to_owned(), |library| format!("cuBLASLt {}", library.version()));
-        bench.say(&format!("{size} threads, {}, products by {by}, {pairs} pairs, median [quartiles]", rank.device()));
+        let backend = backend(rank.device())?;
+        bench.say(&format!(
+            "{size} threads, {}, products by {backend:?}, {pairs} pairs, median [quartiles]",
+            rank.device()
+        ));
         if only != "steps" {
             bench.alone()?;
         }
         if only != "sums" {
             for &[width, layers, tokens] in &shapes {
-                bench.steps(library, Shape { width, layers, tokens }, &buckets)?;
+                bench.steps(backend, Shape { width, layers, tokens }, &buckets)?;
             }
         }
         // No rank leaves while another one measures.

@@ -15,15 +15,14 @@ use std::ops::Range;
 use std::path::Path;
 
 use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Stream};
-use thalweg_collective::{Backward, BucketGradient, BucketSizes, Comm, Gradients, Sum};
+use thalweg_collective::{Backward, BucketGradient, BucketSizes, Comm, Gradients, Reduction, Sum};
 use thalweg_kernels::train::sum_rows;
 
 use super::trainable::Trainable;
 use crate::error::{Error, Result};
-use crate::layers::Target;
+use crate::layers::GradientSink;
 use crate::layout::ParameterLayout;
 use crate::model::{DeviceBatch, Extent, PassOn, TokenBatch};
-use crate::optimizer::AdamW;
 use crate::precision::Precision;
 use crate::transformer::{Loss, TokenTransformer};
 
@@ -88,12 +87,12 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
         // Heads, eps and the like are part of it: with others the ranks compute other gradients.
         let shape = format!("{:?} {:?}", model.model.config, layout.slots());
         comm.verify_equal("the shape of the model", hash(shape.bytes().map(u64::from)))?;
-        let starts: Vec<usize> = starts(layout).collect();
-        let mut lens: Vec<usize> = starts.windows(2).map(|w| w[1] - w[0]).collect();
+        let starts = starts(layout).collect();
+        let mut lens = layout.lens();
         lens.push(LOSS);
         let gradients = Gradients::new(&s, &lens, sizes)?;
         let (parameters, moments) = model.state.as_mut().ok_or(Error::Lost)?;
-        for x in [&mut parameters.wide, &mut moments.first, &mut moments.second] {
+        for x in [&mut parameters.values, &mut moments.adamw.first, &mut moments.adamw.second] {
             let there = s.hand_off(mem::replace(x, s.alloc(0)?), &comm.stream())?;
             *x = comm.stream().hand_off(broadcast(&mut comm, there)?, &s)?;
         }
@@ -155,39 +154,36 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
         let mut loss = s.bind(s.device().pinned::<f32>(2)?)?;
         let most = extents.iter().copied().reduce(|a, b| a.or(b));
         self.model.make_room(most.unwrap_or_default(), true)?;
-        let Self { comm, model, gradients, starts } = self;
+        let Self { comm, model, gradients, .. } = self;
         let TokenTransformer { model: net, optimizer, steps, state, pass, scratch, .. } = model;
         let (Some((parameters, moments)), Some(pass), Some((_, scratch))) = (state, pass, scratch) else {
             return Err(Error::Lost);
         };
-        optimizer.prepare(&s, *steps, moments)?;
+        optimizer.prepare(&s, *steps, &mut moments.adamw)?;
         parameters.round(&s)?;
         let (mut backward, grads) = comm.backward(Sum, gradients.take().ok_or(Error::Lost)?)?;
-        let grads = grads.into_iter().map(Some).collect();
-        let mut handing = Handing { starts, grads, backward: &mut backward, last: false, failed: None };
+        let mut sink = BucketSink::new(&net.layout, &mut backward, grads);
         let n = net.layout.len();
         let mut ran = Ok(());
         for k in 0..extents.len() {
-            handing.last = k + 1 == extents.len();
+            sink.hands_in = k + 1 == extents.len();
             ran = fill(&s, k, pass).and_then(|()| {
-                net.forward(&s, parameters.weights(), pass)?;
+                net.forward(&s, parameters.view(), pass)?;
                 net.loss(&s, sequences, pass)?;
-                s.fill(handing.at(&(n..n + 2))?.slice_mut(1..)?, own as f32)?;
+                s.fill(sink.at(&(n..n + 2))?.slice_mut(1..)?, own as f32)?;
                 let at = n..n + 1;
-                sum_rows(&s, [1, 1], k > 0, &pass.loss, &mut scratch.parts, handing.at(&at)?)?;
-                handing.done(&at)?;
-                Ok(net.backward(&s, parameters.weights(), pass, scratch, (&mut handing, k > 0))?)
+                sum_rows(&s, [1, 1], k > 0, &pass.loss, &mut scratch.sums.parts, sink.at(&at)?)?;
+                sink.done(&at)?;
+                Ok(net.backward(&s, parameters.view(), pass, scratch, &mut sink, k > 0)?)
             });
             if ran.is_err() {
                 break;
             }
         }
         if extents.is_empty() {
-            ran = handing.nothing(&s);
+            ran = sink.nothing(&s);
         }
-        if let Some(failed) = handing.failed {
-            return Err(failed.into());
-        }
+        sink.finish()?;
         ran?;
         let clip = optimizer.max_grad_norm;
         let whole = backward.finish(|elements, sums| {
@@ -195,15 +191,15 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
             let range = elements.start.min(n)..elements.end.min(n);
             if clip.is_none() && !range.is_empty() {
                 let sums = sums.slice(..range.len())?;
-                AdamW::update_part(&s, range, sums, &mut parameters.wide, moments)?;
+                moments.adamw.update(&s, range, sums, &mut parameters.values)?;
             }
             Ok::<_, Error>(())
         })?;
         if let Some(most) = clip {
             // The norm is that of all gradients.
             let sums = whole.slice(..n)?;
-            AdamW::limit(&s, most, sums, moments)?;
-            AdamW::update_part(&s, 0..n, sums, &mut parameters.wide, moments)?;
+            moments.adamw.clip(&s, most, sums)?;
+            moments.adamw.update(&s, 0..n, sums, &mut parameters.values)?;
         }
         s.copy_to_host(whole.slice(n..n + 2)?, &mut loss)?;
         *gradients = Some(whole);
@@ -220,7 +216,8 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
     /// ranks or the device have failed.
     pub fn verify(&mut self) -> Result<()> {
         let (parameters, _) = self.model.state.as_ref().ok_or(Error::Lost)?;
-        let weights = self.model.stream.read_blocking(&parameters.wide).map_err(|error| self.comm.failure_or(error))?;
+        let weights =
+            self.model.stream.read_blocking(&parameters.values).map_err(|error| self.comm.failure_or(error))?;
         let hash = hash(weights.iter().map(|v| u64::from(v.to_bits())));
         Ok(self.comm.verify_equal("the weights", hash)?)
     }
@@ -303,20 +300,79 @@ fn broadcast<C: LiveBrand, T: thalweg_collective::CollectiveElement>(
     Ok(x)
 }
 
-/// Hands each gradient in when the backward pass is done with it.
-struct Handing<'h, 'c, C: LiveBrand, S: LiveBrand> {
-    starts: &'h [usize],
+/// A [`GradientSink`] whose gradients the ranks reduce: it hands each one in to [`Backward`] as
+/// soon as the pass is done with it. So a bucket is reduced beside the rest of the pass.
+///
+/// The gradients are those of [`Gradients::new`] with the lengths of [`ParameterLayout::lens`].
+///
+/// ```
+/// use thalweg::{Device, stream_tags};
+/// use thalweg_collective::overlap::data_parallel;
+/// use thalweg_collective::{BucketSizes, Gradients, Mean, World};
+/// use thalweg_train::layers::{BackwardPass, BackwardScratchOn, Linear, WeightsOn};
+/// use thalweg_train::overlap::BucketSink;
+/// use thalweg_train::{AdamW, AdamWStateOn, MatmulBackend, ParameterLayout, Result};
+///
+/// stream_tags!(Compute, Reduce);
+/// let device = Device::cpu()?;
+/// let (s, mut comm) = (device.stream::<Compute>()?, World::single().comm(device.stream::<Reduce>()?)?);
+/// let mut layout = ParameterLayout::default();
+/// let layer = Linear::new(&mut layout, "layer", 1, 1)?;
+/// let mut parameters = WeightsOn::<_, f32>::new(&s, &layout.init(7)?)?;
+/// let mut state = AdamWStateOn::new(&s, layout.len())?;
+/// let mut scratch = BackwardScratchOn::new(&s, MatmulBackend::default(), &layout)?;
+/// let gradients = Gradients::new(&s, &layout.lens(), BucketSizes::default())?;
+/// let (x, dy) = (s.upload_blocking(&[3.0])?, s.upload_blocking(&[2.0])?);
+///
+/// AdamW::default().prepare(&s, 0, &mut state)?;
+/// let gradients = data_parallel(
+///     &mut comm,
+///     Mean,
+///     gradients,
+///     &mut parameters,
+///     |parameters, pass, grads| -> Result<()> {
+///         let mut sink = BucketSink::new(&layout, pass, grads);
+///         let mut backward = BackwardPass::new(&s, parameters.view(), &mut sink, &mut scratch);
+///         layer.backward_weight(&mut backward, 1, &x, &dy)?;
+///         Ok(sink.finish()?)
+///     },
+///     |parameters, range, means| Ok(state.update(&s, range, means, parameters.values_mut())?),
+/// )?;
+/// assert_eq!(s.read_blocking(&gradients)?[0], 6.0);
+/// # Ok::<(), thalweg_train::Error>(())
+/// ```
+pub struct BucketSink<'p, 'c, C: LiveBrand, S: LiveBrand, R> {
+    starts: Vec<usize>,
     grads: Vec<Option<BucketGradient<S, f32>>>,
-    backward: &'h mut Backward<'c, C, S, f32, Sum>,
-    /// Whether this is the last batch of the step.
-    last: bool,
-    /// The first error of a handing.
+    backward: &'p mut Backward<'c, C, S, f32, R>,
+    /// Whether gradients that are done are handed in. They are not as long as others are added.
+    hands_in: bool,
+    /// The first error of a sink.
     failed: Option<thalweg_collective::Error>,
 }
 
-impl<C: LiveBrand, S: LiveBrand> Handing<'_, '_, C, S> {
+impl<'p, 'c, C: LiveBrand, S: LiveBrand, R: Reduction<f32> + Copy> BucketSink<'p, 'c, C, S, R> {
+    /// Makes the sink of a pass over the layers of `layout`.
+    #[must_use]
+    pub fn new(
+        layout: &ParameterLayout,
+        backward: &'p mut Backward<'c, C, S, f32, R>,
+        grads: Vec<BucketGradient<S, f32>>,
+    ) -> Self {
+        let grads = grads.into_iter().map(Some).collect();
+        Self { starts: starts(layout).collect(), grads, backward, hands_in: true, failed: None }
+    }
+
+    /// Ends the pass.
+    ///
+    /// # Errors
+    /// The ranks or the device have failed while a gradient was handed in.
+    pub fn finish(self) -> thalweg_collective::Result<()> {
+        self.failed.map_or(Ok(()), Err)
+    }
+
     fn index(&self, place: &Range<usize>) -> usize {
-        self.starts.binary_search(&place.start).expect("`learn` compares the layout with that of the gradients")
+        self.starts.binary_search(&place.start).expect("a layer has its places from the layout")
     }
 
     /// Hands all gradients in as zeros.
@@ -331,9 +387,15 @@ impl<C: LiveBrand, S: LiveBrand> Handing<'_, '_, C, S> {
     }
 }
 
+impl<C: LiveBrand, S: LiveBrand, R> std::fmt::Debug for BucketSink<'_, '_, C, S, R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BucketSink").field("backward", &self.backward).finish_non_exhaustive()
+    }
+}
+
 const WRITTEN: &str = "the pass writes a gradient only before it is done with it";
 
-impl<C: LiveBrand, S: LiveBrand> Target<S> for Handing<'_, '_, C, S> {
+impl<C: LiveBrand, S: LiveBrand, R: Reduction<f32> + Copy> GradientSink<S> for BucketSink<'_, '_, C, S, R> {
     fn at(&mut self, place: &Range<usize>) -> thalweg::Result<&mut DeviceSlice<S, f32>> {
         let index = self.index(place);
         Ok(self.grads[index].as_mut().expect(WRITTEN).slice_mut(..place.len())?)
@@ -348,7 +410,7 @@ impl<C: LiveBrand, S: LiveBrand> Target<S> for Handing<'_, '_, C, S> {
 
     fn done(&mut self, place: &Range<usize>) -> thalweg::Result<()> {
         let index = self.index(place);
-        if self.last
+        if self.hands_in
             && let Some(grad) = self.grads[index].take()
             && let Err(why) = self.backward.mark_ready(grad)
         {

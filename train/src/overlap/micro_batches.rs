@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::model::{Extent, PassOn, TokenBatch};
 use crate::optimizer::AdamW;
 use crate::precision::Precision;
-use crate::transformer::{Loss, TokenTransformer};
+use crate::transformer::{Loss, MomentsOn, TokenTransformer};
 
 /// Enqueues one step of the optimizer on several batches, whose gradients are added: the step of
 /// one batch that holds all their sequences, in the memory of `slots` of them.
@@ -108,7 +108,7 @@ pub fn watched<F: LiveBrand, S: LiveBrand, E: Precision>(
     let (Some((_, scratch)), Some((mut parameters, mut moments))) = (scratch, state.take()) else {
         return Err(Error::Lost);
     };
-    let prepared = parameters.round(&s).and_then(|()| optimizer.prepare(&s, *steps, &mut moments));
+    let prepared = parameters.round(&s).and_then(|()| optimizer.prepare(&s, *steps, &mut moments.adamw));
     let shared = match s.share(parameters) {
         Ok(shared) => shared,
         Err(returned) => {
@@ -122,13 +122,13 @@ pub fn watched<F: LiveBrand, S: LiveBrand, E: Precision>(
             .step(forward, Activity::Compute, |s, k, pass| {
                 before(false, k);
                 pass.upload(s, &batches[k])?;
-                net.forward(s, there.weights(), pass)?;
+                net.forward(s, there.view(), pass)?;
                 Ok(net.loss(s, sequences, pass)?)
             })
             .step(&s, Activity::Compute, |s, k, pass| {
                 before(true, k);
-                net.backward(s, here.weights(), pass, scratch, (&mut moments.gradient, k > 0))?;
-                Ok(sum_rows(s, [1, 1], k > 0, &pass.loss, &mut scratch.parts, &mut moments.loss)?)
+                net.backward(s, here.view(), pass, scratch, &mut moments.gradient, k > 0)?;
+                Ok(sum_rows(s, [1, 1], k > 0, &pass.loss, &mut scratch.sums.parts, &mut moments.loss)?)
             })
             .run(0..batches.len(), timeline)
     });
@@ -136,7 +136,8 @@ pub fn watched<F: LiveBrand, S: LiveBrand, E: Precision>(
     let mut parameters = s.unshare(shared)?;
     let updated = ran.and_then(|()| {
         timeline.span(&s, Activity::Compute, "update", || {
-            AdamW::update(&s, optimizer.max_grad_norm, &mut parameters.wide, &mut moments)
+            let MomentsOn { adamw, gradient, .. } = &mut moments;
+            AdamW::update_all(&s, optimizer.max_grad_norm, gradient, &mut parameters.values, adamw)
         })?;
         *steps += 1;
         Ok(s.copy_to_host(&moments.loss, &mut loss)?)

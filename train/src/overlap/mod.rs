@@ -10,7 +10,7 @@
 //! | requests for text about images | [`vlm_pipeline`](fn@vlm_pipeline) | preparing, encoding and writing, each of another request |
 //!
 //! `augment_train` and `texture_prefetch` need the feature `vision`, and `DataParallel` needs
-//! `collective`.
+//! `collective`. So does `BucketSink`, which reduces the gradients of a model of your own.
 //!
 //! Each but `DataParallel` is [`stages`](thalweg::overlap::stages()) over slots, which events carry
 //! from stream to stream. So a missing wait does not compile, and the results are those of the same
@@ -31,7 +31,7 @@ pub mod vlm_pipeline;
 #[cfg(feature = "vision")]
 pub use augment_train::{Augmented, AugmentedOn, augment_train};
 #[cfg(feature = "collective")]
-pub use data_parallel::DataParallel;
+pub use data_parallel::{BucketSink, DataParallel};
 pub use encoder_decoder::{Encoded, EncodedOn, encoder_decoder};
 pub use micro_batches::micro_batches;
 #[cfg(feature = "vision")]

@@ -3,15 +3,16 @@
 use std::ops::Range;
 
 use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Resource, Stream};
-use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut};
-use thalweg_kernels::train::{argmax, text};
+use thalweg_kernels::train::argmax;
 
 use super::VisionLanguageConfig;
-use crate::blocks::{Activations, ActivationsOn, Blocks, Sequences};
 use crate::error::{Error, Result};
-use crate::layers::{Parameters, ParametersOn, Weights};
+use crate::layers::{
+    ForwardPass, Sequences, TextEmbedding, Transformer, TransformerActivations, TransformerActivationsOn, Weights,
+    WeightsOn, WeightsRef,
+};
 use crate::layout::ParameterLayout;
-use crate::matmul_backend::MatmulBackend;
+use crate::matmul_backend::{Matmul, MatmulBackend, MatmulOn};
 use crate::model::upload;
 use crate::precision::Precision;
 use crate::repeated::{Repeated, Work};
@@ -21,18 +22,17 @@ use crate::tensors::Tensors;
 #[derive(Clone, Debug)]
 pub(super) struct Decoder {
     pub(super) layout: ParameterLayout,
-    token: Range<usize>,
-    position: Range<usize>,
-    blocks: Blocks,
+    embedding: TextEmbedding,
+    blocks: Transformer,
 }
 
 impl Decoder {
     pub(super) fn new(config: VisionLanguageConfig) -> Result<Self> {
         let mut layout = ParameterLayout::default();
-        let token = layout.add("decoder.tok.weight", &[config.vocab_size, config.text_embed_dim])?;
-        let position = layout.add("decoder.pos.weight", &[config.max_tokens, config.text_embed_dim])?;
-        let blocks = Blocks::new(&mut layout, config.decoder(), "decoder.")?;
-        Ok(Self { layout, token, position, blocks })
+        let VisionLanguageConfig { vocab_size, max_tokens, text_embed_dim: width, .. } = config;
+        let embedding = TextEmbedding::new(&mut layout, "decoder.", vocab_size, max_tokens, width)?;
+        let blocks = Transformer::new(&mut layout, "decoder.", config.decoder())?;
+        Ok(Self { layout, embedding, blocks })
     }
 }
 
@@ -40,7 +40,8 @@ impl Decoder {
 /// room for all rows of image and text: they are the cache.
 #[derive(Debug, Resource)]
 struct Decoding<E: Precision> {
-    activations: Activations<E>,
+    matmul: Matmul,
+    activations: TransformerActivations<E>,
     /// The rows of the image, and the ids of the prompt and of the text.
     image: DeviceBuffer<f32>,
     prompt: DeviceBuffer<i32>,
@@ -69,13 +70,13 @@ pub struct TextDecoder<S: LiveBrand, E: Precision> {
     config: VisionLanguageConfig,
     model: Decoder,
     /// It is empty after a failure of the device that lost the memory.
-    weights: Option<ParametersOn<S, E>>,
+    weights: Option<WeightsOn<S, E>>,
     decoding: Option<DecodingOn<S, E>>,
     graphs: Repeated<Part, Whole<E>>,
 }
 
 /// All memory of a text.
-type Whole<E> = (Parameters<E>, Decoding<E>);
+type Whole<E> = (Weights<E>, Decoding<E>);
 
 /// A part of a text: what the host says about it.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,7 +103,7 @@ impl<E: Precision> Work<Whole<E>> for Write<'_> {
         (parameters, decoding): &mut <Whole<E> as Resource>::On<S>,
     ) -> thalweg::Result<()> {
         let &Self { model, config, part } = self;
-        let w = parameters.weights();
+        let w = parameters.view();
         if part.which.start == 0 {
             model.begin(s, w, config, [part.rows, part.prompt], decoding)?;
         }
@@ -124,7 +125,7 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
     pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
         let config = VisionLanguageConfig::from_tensors(file)?;
         let model = Decoder::new(config)?;
-        let weights = Some(ParametersOn::fixed(stream, &model.layout.flatten(file, "")?)?);
+        let weights = Some(WeightsOn::new(stream, &model.layout.flatten(file, "")?)?);
         Ok(Self { stream: *stream, config, model, weights, decoding: None, graphs: Repeated::default() })
     }
 
@@ -187,8 +188,8 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
         let Self { stream: s, config, model, weights: Some(weights), decoding: Some(decoding), .. } = self else {
             return Err(Error::Lost);
         };
-        model.begin(s, weights.weights(), config, [rows, prompt.len()], decoding)?;
-        model.predict(s, weights.weights(), config, rows..rows + prompt.len(), decoding)?;
+        model.begin(s, weights.view(), config, [rows, prompt.len()], decoding)?;
+        model.predict(s, weights.view(), config, rows..rows + prompt.len(), decoding)?;
         Ok(s.read_blocking(decoding.logits.slice(..prompt.len() * config.vocab_size)?)?)
     }
 
@@ -227,7 +228,8 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
                 let mut ends = s.alloc(2 * (all + 1))?;
                 upload(s, &(0..=all as i32).flat_map(|end| [0, end]).collect::<Vec<_>>(), &mut ends)?;
                 DecodingOn {
-                    activations: ActivationsOn::cached(s, MatmulBackend::default(), self.config.decoder(), all, all)?,
+                    matmul: MatmulOn::new(s, MatmulBackend::default())?,
+                    activations: TransformerActivationsOn::cached(s, self.config.decoder(), all, all)?,
                     image: s.alloc(rows * width)?,
                     prompt: s.alloc(places)?,
                     ids: s.alloc(places + 1)?,
@@ -272,16 +274,16 @@ impl Decoder {
     fn begin<S: Brand, E: Precision>(
         &self,
         s: &Stream<S>,
-        w: Weights<'_, S, E>,
+        w: WeightsRef<'_, S, E>,
         config: &VisionLanguageConfig,
         [rows, prompt]: [usize; 2],
         decoding: &mut DecodingOn<S, E>,
     ) -> thalweg::Result<()> {
         let (width, all) = (config.text_embed_dim, rows + prompt);
-        let x = decoding.activations.input(all * width)?;
-        let (of_image, of_text) = x.split_at_mut(rows * width)?;
+        let (of_image, of_text) = decoding.activations.input(all)?.split_at_mut(rows * width)?;
         s.copy(decoding.image.slice(..rows * width)?, of_image)?;
-        self.text(s, w, config, 0, decoding.prompt.slice(..prompt)?, of_text)?;
+        let f = ForwardPass::new(s, w, &mut decoding.matmul);
+        self.embedding.forward(&f, 0, decoding.prompt.slice(..prompt)?, of_text)?;
         self.forward(s, w, rows, 0..all, decoding)
     }
 
@@ -289,17 +291,17 @@ impl Decoder {
     fn extend<S: Brand, E: Precision>(
         &self,
         s: &Stream<S>,
-        w: Weights<'_, S, E>,
+        w: WeightsRef<'_, S, E>,
         config: &VisionLanguageConfig,
         part: &Part,
         decoding: &mut DecodingOn<S, E>,
     ) -> thalweg::Result<()> {
-        let &VisionLanguageConfig { text_embed_dim: width, vocab_size: vocabulary, .. } = config;
+        let vocabulary = config.vocab_size;
         for k in part.which.clone() {
             let all = part.rows + part.prompt + k;
             if k > 0 {
-                let x = decoding.activations.input(width)?;
-                self.text(s, w, config, part.prompt + k - 1, decoding.ids.slice(k - 1..k)?, x)?;
+                let (f, id) = (ForwardPass::new(s, w, &mut decoding.matmul), decoding.ids.slice(k - 1..k)?);
+                self.embedding.forward(&f, part.prompt + k - 1, id, decoding.activations.input(1)?)?;
                 self.forward(s, w, part.rows, all - 1..all, decoding)?;
             }
             // The newest rows are those of image and prompt for the first token, and then one row.
@@ -314,35 +316,17 @@ impl Decoder {
     fn predict<S: Brand, E: Precision>(
         &self,
         s: &Stream<S>,
-        w: Weights<'_, S, E>,
+        w: WeightsRef<'_, S, E>,
         config: &VisionLanguageConfig,
         which: Range<usize>,
         decoding: &mut DecodingOn<S, E>,
     ) -> thalweg::Result<()> {
         let &VisionLanguageConfig { text_embed_dim: width, vocab_size: vocabulary, .. } = config;
         let count = which.len();
-        let (features, by) = decoding.activations.features_by(which.end * width)?;
-        let features = features.slice(which.start * width..)?;
-        let features = Matrix::new(E::rounded(s, features, &mut decoding.rows)?, count, width);
-        let table = Matrix::new(w.operands.slice(self.token.clone())?, vocabulary, width).transposed();
-        let logits = MatrixMut::new(decoding.logits.slice_mut(..count * vocabulary)?, count, vocabulary);
-        E::wide(s, by, features, table, &Epilogue::default(), logits)
-    }
-
-    /// Computes the rows of text tokens from their ids and places.
-    fn text<S: Brand, E: Precision>(
-        &self,
-        s: &Stream<S>,
-        w: Weights<'_, S, E>,
-        config: &VisionLanguageConfig,
-        place: usize,
-        ids: &DeviceSlice<S, i32>,
-        x: &mut DeviceSlice<S, f32>,
-    ) -> thalweg::Result<()> {
-        let (table, position) = (w.wide.slice(self.token.clone())?, w.wide.slice(self.position.clone())?);
-        let [n, v, l, c, start] =
-            [ids.len(), config.vocab_size, config.max_tokens, config.text_embed_dim, place].map(|extent| extent as u32);
-        text(s, n, v, l, c, start, ids, table, position, x)
+        let features = decoding.activations.features(which.end)?.slice(which.start * width..)?;
+        let features = E::rounded(s, features, &mut decoding.rows)?;
+        let logits = decoding.logits.slice_mut(..count * vocabulary)?;
+        self.embedding.logits(&mut ForwardPass::new(s, w, &mut decoding.matmul), count, features, logits)
     }
 
     /// Puts the rows `new` through the blocks, whose cache has the rows before. The first `image`
@@ -350,14 +334,14 @@ impl Decoder {
     fn forward<S: Brand, E: Precision>(
         &self,
         s: &Stream<S>,
-        w: Weights<'_, S, E>,
+        w: WeightsRef<'_, S, E>,
         image: usize,
         new: Range<usize>,
         decoding: &mut DecodingOn<S, E>,
     ) -> thalweg::Result<()> {
         let sequence = |rows: usize| decoding.ends.slice(2 * rows..2 * rows + 2);
         let (cu_seqlens, all) = (sequence(new.len())?, sequence(new.end)?);
-        let batch = Sequences { rows: new.len(), prefix: image as u32, cu_seqlens };
-        self.blocks.extend(s, w, &batch, (new.start, all), &mut decoding.activations)
+        let batch = Sequences::new(new.len(), cu_seqlens).with_prefix(image as u32).behind(new.start, all);
+        self.blocks.forward(&mut ForwardPass::new(s, w, &mut decoding.matmul), &batch, &mut decoding.activations)
     }
 }

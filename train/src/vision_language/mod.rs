@@ -5,12 +5,14 @@ mod decoder;
 
 use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Resource, Stream};
 
-use crate::blocks::{Activations, ActivationsOn, Blocks, Gelu, Sequences, Shape};
 use crate::error::{Error, Result};
-use crate::layers::{Embedding, ParametersOn};
-use crate::layout::{Linear, ParameterLayout};
-use crate::matmul_backend::MatmulBackend;
-use crate::model::{Pooling, blocks, metadata, number, upload};
+use crate::layers::{
+    ForwardPass, Gelu, Linear, Pooling, Sequences, TokenEmbedding, Transformer, TransformerActivations,
+    TransformerActivationsOn, TransformerConfig, WeightsOn,
+};
+use crate::layout::ParameterLayout;
+use crate::matmul_backend::{Matmul, MatmulBackend, MatmulOn};
+use crate::model::{blocks, metadata, number, upload};
 use crate::precision::Precision;
 use crate::tensors::Tensors;
 use decoder::Decoder;
@@ -134,14 +136,14 @@ impl VisionLanguageConfig {
         Ok(self)
     }
 
-    fn encoder(&self) -> Shape {
+    fn encoder(&self) -> TransformerConfig {
         let &Self { embed_dim: width, num_heads: heads, depth, norm_eps: eps, gelu, .. } = self;
-        Shape { width, heads, depth, eps, gelu }
+        TransformerConfig { width, heads, depth, eps, gelu }
     }
 
-    fn decoder(&self) -> Shape {
+    fn decoder(&self) -> TransformerConfig {
         let &Self { text_embed_dim: width, text_num_heads: heads, text_depth: depth, norm_eps: eps, gelu, .. } = self;
-        Shape { width, heads, depth, eps, gelu }
+        TransformerConfig { width, heads, depth, eps, gelu }
     }
 }
 
@@ -149,17 +151,17 @@ impl VisionLanguageConfig {
 #[derive(Clone, Debug)]
 struct Encoder {
     layout: ParameterLayout,
-    embedding: Embedding,
-    blocks: Blocks,
+    embedding: TokenEmbedding,
+    blocks: Transformer,
     projector: Linear,
 }
 
 impl Encoder {
     fn new(config: VisionLanguageConfig) -> Result<Self> {
         let mut layout = ParameterLayout::default();
-        let embedding = Embedding::new(&mut layout, "encoder.", config.embed_dim, config.input_dim)?;
-        let blocks = Blocks::new(&mut layout, config.encoder(), "encoder.")?;
-        let projector = layout.linear("projector", config.text_embed_dim, config.embed_dim)?;
+        let embedding = TokenEmbedding::new(&mut layout, "encoder.", config.input_dim, config.embed_dim)?;
+        let blocks = Transformer::new(&mut layout, "encoder.", config.encoder())?;
+        let projector = Linear::new(&mut layout, "projector", config.embed_dim, config.text_embed_dim)?;
         Ok(Self { layout, embedding, blocks, projector })
     }
 }
@@ -169,7 +171,8 @@ impl Encoder {
 struct Encoding<E: Precision> {
     operands: DeviceBuffer<E>,
     cu_seqlens: DeviceBuffer<i32>,
-    activations: Activations<E>,
+    matmul: Matmul,
+    activations: TransformerActivations<E>,
     features: DeviceBuffer<E>,
     /// The most rows there is room for.
     #[resource(plain)]
@@ -185,7 +188,7 @@ pub struct VisionEncoder<S: LiveBrand, E: Precision> {
     stream: Stream<S>,
     config: VisionLanguageConfig,
     model: Encoder,
-    weights: ParametersOn<S, E>,
+    weights: WeightsOn<S, E>,
     encoding: Option<EncodingOn<S, E>>,
 }
 
@@ -203,7 +206,7 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
     pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
         let config = VisionLanguageConfig::from_tensors(file)?;
         let model = Encoder::new(config)?;
-        let weights = ParametersOn::fixed(stream, &model.layout.flatten(file, "")?)?;
+        let weights = WeightsOn::new(stream, &model.layout.flatten(file, "")?)?;
         Ok(Self { stream: *stream, config, model, weights, encoding: None })
     }
 
@@ -248,21 +251,22 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
                 EncodingOn {
                     operands: s.alloc(rows * inputs * E::ROOM)?,
                     cu_seqlens: s.alloc(2)?,
-                    activations: ActivationsOn::cached(s, MatmulBackend::default(), self.config.encoder(), rows, rows)?,
+                    matmul: MatmulOn::new(s, MatmulBackend::default())?,
+                    activations: TransformerActivationsOn::new(s, self.config.encoder(), rows, false)?,
                     features: s.alloc(rows * width * E::ROOM)?,
                     room: rows,
                 }
             }
         };
-        let (encoding, w) = (self.encoding.insert(encoding), self.weights.weights());
+        let (encoding, w) = (self.encoding.insert(encoding), self.weights.view());
         upload(s, &[0, rows as i32], &mut encoding.cu_seqlens)?;
-        let x = encoding.activations.input_by(rows * width)?;
-        self.model.embedding.forward(s, w, rows, [tokens, position], &mut encoding.operands, x)?;
-        let batch = Sequences { rows, prefix: u32::MAX, cu_seqlens: &encoding.cu_seqlens };
-        self.model.blocks.forward(s, w, &batch, &mut encoding.activations)?;
-        let (features, by) = encoding.activations.features_by(rows * width)?;
-        let features = E::rounded(s, features, &mut encoding.features)?;
-        Ok(self.model.projector.wide(s, w, rows, features, None, (image, by))?)
+        let mut f = ForwardPass::new(s, w, &mut encoding.matmul);
+        let tokens = E::rounded(s, tokens, &mut encoding.operands)?;
+        self.model.embedding.forward(&mut f, rows, tokens, position, encoding.activations.input(rows)?)?;
+        let batch = Sequences::new(rows, &encoding.cu_seqlens);
+        self.model.blocks.forward(&mut f, &batch, &mut encoding.activations)?;
+        let features = E::rounded(s, encoding.activations.features(rows)?, &mut encoding.features)?;
+        Ok(self.model.projector.forward_f32(&mut f, rows, features, None, image)?)
     }
 }
 

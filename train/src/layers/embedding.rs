@@ -1,0 +1,277 @@
+//! The rows that models begin with.
+
+use std::ops::Range;
+
+use thalweg::{Brand, DeviceSlice, Stream};
+use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut};
+use thalweg_kernels::train::{patches, positions, products_with_two, text};
+
+use super::{BackwardPass, ForwardPass, Linear};
+use crate::error::Result;
+use crate::layout::ParameterLayout;
+use crate::precision::Precision;
+
+/// Rows from tokens of numbers that lie somewhere: a linear layer of the token, and a linear
+/// function of its position. `x = tokens We^T + be + position Wp^T`, with Wp [width, 2].
+///
+/// ```
+/// use thalweg::{Device, stream_tags};
+/// use thalweg_train::layers::{ForwardPass, WeightsOn, TokenEmbedding};
+/// use thalweg_train::{MatmulBackend, MatmulOn, ParameterLayout};
+///
+/// stream_tags!(Work);
+/// let s = Device::cpu()?.stream::<Work>()?;
+/// let mut layout = ParameterLayout::default();
+/// let embedding = TokenEmbedding::new(&mut layout, "", 1, 2)?; // a number a token, two a row
+/// let mut weights = vec![0.0; layout.len()];
+/// for (slot, numbers) in layout.slots().iter().zip([&[1.0, 2.0][..], &[0.0, 0.5], &[1.0, 0.0, 0.0, 1.0]]) {
+///     weights[slot.range.clone()].copy_from_slice(numbers);
+/// }
+/// let parameters = WeightsOn::<_, f32>::new(&s, &weights)?;
+/// let mut matmul = MatmulOn::new(&s, MatmulBackend::default())?;
+///
+/// let (token, position, mut x) = (s.upload_blocking(&[3.0])?, s.upload_blocking(&[10.0, 20.0])?, s.alloc(2)?);
+/// embedding.forward(&mut ForwardPass::new(&s, parameters.view(), &mut matmul), 1, &token, &position, &mut x)?;
+/// assert_eq!(s.read_blocking(&x)?, [13.0, 26.5]);
+/// # Ok::<(), thalweg_train::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TokenEmbedding {
+    embed: Linear,
+    position: Range<usize>,
+}
+
+impl TokenEmbedding {
+    /// Adds the tensors `{prefix}embed.weight` [width, inputs], `{prefix}embed.bias` \[width\] and
+    /// `{prefix}position.weight` [width, 2] to a layout.
+    ///
+    /// # Errors
+    /// The layout would have too many elements.
+    pub fn new(layout: &mut ParameterLayout, prefix: &str, inputs: usize, width: usize) -> Result<Self> {
+        let embed = Linear::new(layout, &format!("{prefix}embed"), inputs, width)?;
+        Ok(Self { embed, position: layout.add(format!("{prefix}position.weight"), &[width, 2])? })
+    }
+
+    /// Computes the rows `x` [rows, width] from `tokens` [rows, inputs] and `position` [rows, 2].
+    ///
+    /// # Errors
+    /// A buffer is too short, or the device failed.
+    pub fn forward<S: Brand, E: Precision>(
+        &self,
+        pass: &mut ForwardPass<'_, S, E>,
+        rows: usize,
+        tokens: &DeviceSlice<S, E>,
+        position: &DeviceSlice<S, f32>,
+        x: &mut DeviceSlice<S, f32>,
+    ) -> thalweg::Result<()> {
+        self.embed.forward_f32(pass, rows, tokens, None, x)?;
+        let width = self.embed.outputs();
+        let weight = Matrix::new(pass.weights.values.slice(self.position.clone())?, width, 2).transposed();
+        let epilogue = Epilogue { accumulate: true, ..Default::default() };
+        let position = Matrix::new(position, rows, 2);
+        pass.matmul.matmul(pass.stream, position, weight, &epilogue, MatrixMut::new(x, rows, width))
+    }
+
+    /// Computes the gradients of all weights from that of the rows: `dx` [rows, width] in `f32`, and
+    /// `dy`, the same numbers as operands.
+    ///
+    /// # Errors
+    /// A length does not fit, or the device failed.
+    pub fn backward<S: Brand, E: Precision>(
+        &self,
+        pass: &mut BackwardPass<'_, S, E>,
+        rows: usize,
+        tokens: &DeviceSlice<S, E>,
+        position: &DeviceSlice<S, f32>,
+        dx: &DeviceSlice<S, f32>,
+        dy: &DeviceSlice<S, E>,
+    ) -> thalweg::Result<()> {
+        self.embed.backward_weight(pass, rows, tokens, dy)?;
+        let BackwardPass { stream: s, gradients, parts, add, .. } = pass;
+        let (shape, dw) = ([rows as u32, self.embed.outputs() as u32], gradients.at(&self.position)?);
+        products_with_two(*s, shape, *add, dx, position, parts, dw)?;
+        gradients.done(&self.position)
+    }
+}
+
+/// Rows from ids: a table of a row for each id, and one of a row for each place in the text. The
+/// table also makes the logits. It has no gradient.
+///
+/// ```
+/// use thalweg::{Device, stream_tags};
+/// use thalweg_train::layers::{ForwardPass, WeightsOn, TextEmbedding};
+/// use thalweg_train::{MatmulBackend, MatmulOn, ParameterLayout};
+///
+/// stream_tags!(Work);
+/// let s = Device::cpu()?.stream::<Work>()?;
+/// let mut layout = ParameterLayout::default();
+/// let embedding = TextEmbedding::new(&mut layout, "", 3, 2, 1)?; // 3 ids, 2 places, a number a row
+/// let mut weights = vec![0.0; layout.len()];
+/// for (slot, numbers) in layout.slots().iter().zip([&[1.0, 2.0, 3.0][..], &[10.0, 20.0]]) {
+///     weights[slot.range.clone()].copy_from_slice(numbers);
+/// }
+/// let parameters = WeightsOn::<_, f32>::new(&s, &weights)?;
+/// let mut matmul = MatmulOn::new(&s, MatmulBackend::default())?;
+/// let mut forward = ForwardPass::new(&s, parameters.view(), &mut matmul);
+///
+/// let (ids, mut x, mut logits) = (s.upload_blocking(&[2, 0])?, s.alloc(2)?, s.alloc(3)?);
+/// embedding.forward(&forward, 0, &ids, &mut x)?;
+/// assert_eq!(s.read_blocking(&x)?, [13.0, 21.0]);
+/// embedding.logits(&mut forward, 1, &x, &mut logits)?; // of the first row
+/// assert_eq!(s.read_blocking(&logits)?, [13.0, 26.0, 39.0]);
+/// # Ok::<(), thalweg_train::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TextEmbedding {
+    token: Range<usize>,
+    position: Range<usize>,
+    ids: usize,
+    places: usize,
+    width: usize,
+}
+
+impl TextEmbedding {
+    /// Adds the tensors `{prefix}tok.weight` [ids, width] and `{prefix}pos.weight` [places, width]
+    /// to a layout.
+    ///
+    /// # Errors
+    /// The layout would have too many elements.
+    pub fn new(layout: &mut ParameterLayout, prefix: &str, ids: usize, places: usize, width: usize) -> Result<Self> {
+        let token = layout.add(format!("{prefix}tok.weight"), &[ids, width])?;
+        let position = layout.add(format!("{prefix}pos.weight"), &[places, width])?;
+        Ok(Self { token, position, ids, places, width })
+    }
+
+    /// Computes the rows `x` [rows, width] of `ids` \[rows\], of which the first is at place `first`
+    /// of the text.
+    ///
+    /// # Errors
+    /// A length does not fit, a place is none, or the device failed.
+    pub fn forward<S: Brand, E: Precision>(
+        &self,
+        pass: &ForwardPass<'_, S, E>,
+        first: usize,
+        ids: &DeviceSlice<S, i32>,
+        x: &mut DeviceSlice<S, f32>,
+    ) -> thalweg::Result<()> {
+        let w = pass.weights.values;
+        let (table, position) = (w.slice(self.token.clone())?, w.slice(self.position.clone())?);
+        let [n, v, l, c, start] = [ids.len(), self.ids, self.places, self.width, first].map(|extent| extent as u32);
+        text(pass.stream, n, v, l, c, start, ids, table, position, x)
+    }
+
+    /// Computes the logits [rows, ids] of rows `x` [rows, width]: their products with the table.
+    ///
+    /// # Errors
+    /// A buffer is too short, or the device failed.
+    pub fn logits<S: Brand, E: Precision>(
+        &self,
+        pass: &mut ForwardPass<'_, S, E>,
+        rows: usize,
+        x: &DeviceSlice<S, E>,
+        logits: &mut DeviceSlice<S, f32>,
+    ) -> thalweg::Result<()> {
+        let table = Matrix::new(pass.weights.operands.slice(self.token.clone())?, self.ids, self.width).transposed();
+        let (x, logits) = (Matrix::new(x, rows, self.width), MatrixMut::new(logits, rows, self.ids));
+        E::wide(pass.stream, pass.matmul, x, table, &Epilogue::default(), logits)
+    }
+}
+
+/// Rows from square images, as timm's vision transformer has them: a linear layer over patches, a
+/// class token in front if there is one, and a row for each place. It has no gradient.
+///
+/// ```
+/// use thalweg::{Device, stream_tags};
+/// use thalweg_train::layers::{ForwardPass, WeightsOn, PatchEmbedding};
+/// use thalweg_train::{MatmulBackend, MatmulOn, ParameterLayout};
+///
+/// stream_tags!(Work);
+/// let s = Device::cpu()?.stream::<Work>()?;
+/// let mut layout = ParameterLayout::default();
+/// // Images of 4 x 4 pixels in patches of 2 x 2, a class token, and 5 numbers a row.
+/// let embedding = PatchEmbedding::new(&mut layout, 4, 2, true, 5)?;
+/// let parameters = WeightsOn::<_, f32>::new(&s, &layout.init(7)?)?;
+/// let mut matmul = MatmulOn::new(&s, MatmulBackend::default())?;
+///
+/// let pixels = s.upload_blocking(&[0.5; 3 * 4 * 4])?;
+/// let (mut cut, mut embedded, mut x) = (s.alloc(3 * 4 * 4)?, s.alloc(4 * 5)?, s.alloc(5 * 5)?);
+/// embedding.cut::<_, f32>(&s, 1, &pixels, &mut cut)?;
+/// let mut forward = ForwardPass::new(&s, parameters.view(), &mut matmul);
+/// embedding.forward(&mut forward, 1, &cut, &mut embedded, &mut x)?;
+/// // The first row is the class token and its place.
+/// let (x, w) = (s.read_blocking(&x)?, s.read_blocking(parameters.values())?);
+/// let at = |k: usize| w[layout.slots()[k].range.clone()][0];
+/// assert_eq!(x[0], at(2) + at(3));
+/// # Ok::<(), thalweg_train::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct PatchEmbedding {
+    proj: Linear,
+    class: Option<Range<usize>>,
+    position: Range<usize>,
+    image_size: usize,
+    patch_size: usize,
+}
+
+impl PatchEmbedding {
+    /// Adds the tensors `patch_embed.proj.weight` [width, 3, patch, patch] and its bias, `cls_token`
+    /// [1, 1, width] if there is one, and `pos_embed` [1, rows, width] to a layout.
+    ///
+    /// # Errors
+    /// The layout would have too many elements.
+    pub fn new(
+        layout: &mut ParameterLayout,
+        image_size: usize,
+        patch_size: usize,
+        class_token: bool,
+        width: usize,
+    ) -> Result<Self> {
+        let proj = Linear::with_shape(layout, "patch_embed.proj", &[width, 3, patch_size, patch_size])?;
+        let class = class_token.then(|| layout.add("cls_token", &[1, 1, width])).transpose()?;
+        let rows = patches_of(image_size, patch_size).saturating_add(usize::from(class_token));
+        Ok(Self { proj, class, position: layout.add("pos_embed", &[1, rows, width])?, image_size, patch_size })
+    }
+
+    /// Cuts `pixels` [images, 3, size, size] into `patches` [images, patches of an image, 3, patch,
+    /// patch], in raster order.
+    ///
+    /// # Errors
+    /// The patches do not divide the images, a length does not fit, or the device failed.
+    pub fn cut<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        images: usize,
+        pixels: &DeviceSlice<S, f32>,
+        to: &mut DeviceSlice<S, E>,
+    ) -> thalweg::Result<()> {
+        patches(s, [images as u32, 3, self.image_size as u32, self.patch_size as u32], pixels, to)
+    }
+
+    /// Computes the rows `x` [images, rows of an image, width] from what [`cut`](Self::cut) made.
+    /// `embedded` is room for [images, patches of an image, width].
+    ///
+    /// # Errors
+    /// A length does not fit, or the device failed.
+    pub fn forward<S: Brand, E: Precision>(
+        &self,
+        pass: &mut ForwardPass<'_, S, E>,
+        images: usize,
+        patches: &DeviceSlice<S, E>,
+        embedded: &mut DeviceSlice<S, f32>,
+        x: &mut DeviceSlice<S, f32>,
+    ) -> thalweg::Result<()> {
+        let patches_of_image = patches_of(self.image_size, self.patch_size);
+        self.proj.forward_f32(pass, images * patches_of_image, patches, None, embedded)?;
+        let w = pass.weights.values;
+        let class = w.slice(self.class.clone().unwrap_or_default())?;
+        let position = w.slice(self.position.clone())?;
+        let [n, p, k, c] = [images, patches_of_image, usize::from(self.class.is_some()), self.proj.outputs()]
+            .map(|extent| extent as u32);
+        positions(pass.stream, n, p, k, c, embedded, class, position, x)
+    }
+}
+
+/// Returns the number of patches of an image.
+pub(crate) fn patches_of(image_size: usize, patch_size: usize) -> usize {
+    image_size.checked_div(patch_size).unwrap_or(0).saturating_pow(2)
+}
