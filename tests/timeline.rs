@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use proptest::prelude::*;
 use testkit::devices::{alone, devices};
 use testkit::gate::Gate;
 use thalweg::{Activity, AnyStream, Device, Error, Span, Timeline, Trace, concurrency_check, stream_tags};
@@ -563,6 +564,37 @@ fn two_streams_are_found_to_run_at_once() {
             }
             assert!(start.elapsed() < Duration::from_secs(60), "{device}: never in a minute: {found}");
         }
+    }
+}
+
+proptest! {
+    /// The times of a trace, by counting milliseconds one by one. Each is at most the whole time,
+    /// also where several threads wait at once.
+    #[test]
+    fn times_are_shares_of_the_whole(
+        spans in prop::collection::vec((0..3usize, 0..6usize, 0..40u64, 0..20u64), 0..12)
+    ) {
+        use Activity::{Compute, Copy, Download, Host, Upload, Wait};
+        let activities = [Upload, Compute, Download, Copy, Host, Wait];
+        let spans: Vec<Span> = spans
+            .into_iter()
+            .map(|(track, activity, start, length)| {
+                made(["a", "b", "c"][track], activities[activity], start, start + length)
+            })
+            .collect();
+        let metrics = spans.iter().cloned().collect::<Trace>().metrics();
+        let during = |which: &[Activity]| {
+            let runs = |t: u64| {
+                let t = Duration::from_millis(t);
+                spans.iter().any(|span| which.contains(&span.activity) && span.start <= t && t < span.end)
+            };
+            Duration::from_millis((0..60).filter(|t| runs(*t)).count() as u64)
+        };
+        prop_assert_eq!(metrics.host_wait, during(&[Wait]));
+        prop_assert_eq!(metrics.gpu_idle, metrics.wall - during(&[Upload, Compute, Download, Copy]));
+        prop_assert!(metrics.host_wait <= metrics.wall && (0.0..=1.0).contains(&metrics.overlap));
+        prop_assert!(metrics.tracks.iter().all(|track| (0.0..=1.0).contains(&track.utilization)));
+        prop_assert!(metrics.concurrency <= 1e-9 + metrics.tracks.len() as f64);
     }
 }
 

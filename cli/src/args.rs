@@ -170,6 +170,9 @@ Examples:
       goes on after an interruption, from the last whole epoch, with the results
       that the run would have had without it
 
+  thalweg train digits/ --out model.safetensors --resume --epochs 100
+      trains a finished run longer
+
   thalweg train list.csv --val other/ --json run.jsonl --config run.json
       takes images and classes from a table, tests on another folder, reports
       for programs
@@ -182,7 +185,9 @@ Each photograph becomes tokens once; they stay in memory. What --patch,
 --sides and --budget do not say follows from the median area of the first images:
 a patch is a quarter of a side (4 to 32 pixels), an image gets a token for 8 x 8 pixels
 (64 to 256 tokens), and a patch 2 x 2 of them, or up to 4 x 4 in images with more than 64. Then a transformer over tokens learns with AdamW. The learning rate
-rises over the first 5 % of the steps and falls along half a cosine.
+rises over the first 5 % of the steps, at most an epoch, and falls along half a cosine. If such a run is
+trained longer, the rate is that of the longer cosine from there on. With --schedule constant it
+rises over the first epoch and stays, so then the weights are those of one long run, bit for bit.
 
 Results:
   FILE.safetensors             the best model so far: weights, classes, and how
@@ -195,7 +200,7 @@ Results:
 
 A new result replaces an existing one in one step. Ctrl-C leaves the last ones whole.
 The file of --config has the names of the flags, with _ for -:
-  {\"epochs\": 50, \"batch\": 32, \"lr\": 0.002, \"weight_decay\": 0.05, \"clip\": 1,
+  {\"epochs\": 50, \"batch\": 32, \"lr\": 0.002, \"schedule\": \"cosine\", \"weight_decay\": 0.05, \"clip\": 1,
   \"width\": 64, \"heads\": 4, \"depth\": 2, \"precision\": \"f32\", \"seed\": 0, \"val_share\":
   0.2, \"patience\": 15, \"patch\": 16, \"sides\": [2, 2], \"budget\": 64}
 Flags count more than the file, and of equal flags the last one counts. A broken image is named and left out, and then the exit code is 1.";
@@ -524,7 +529,8 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = gpus)]
     pub(crate) gpus: Option<usize>,
 
-    /// Go on from the last checkpoint of this --out, with any number of GPUs
+    /// Go on from the last checkpoint of this --out, with any number of GPUs; a finished run is
+    /// trained longer if --epochs, or --patience, is larger
     #[arg(long)]
     pub(crate) resume: bool,
 
@@ -532,7 +538,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Write a report for programs: a JSON object in each line
+    /// Write a report for programs to FILE: a JSON object for each epoch, and one at the end
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
@@ -551,6 +557,10 @@ pub(crate) struct TrainArgs {
     /// The largest learning rate [default: 0.002]
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     lr: Option<f64>,
+
+    /// The course of the learning rate after its rise [default: cosine]
+    #[arg(long, value_name = "NAME")]
+    schedule: Option<crate::train::settings::Schedule>,
 
     /// Weight decay [default: 0.05]
     #[arg(long, allow_hyphen_values = true)]
@@ -617,15 +627,17 @@ impl TrainArgs {
                 }
             )*};
         }
-        take!(epochs batch lr weight_decay clip width heads depth precision seed val_share patience);
+        take!(epochs batch lr schedule weight_decay clip width heads depth precision seed val_share patience);
         settings.patch = self.patch.or(settings.patch);
         settings.budget = self.budget.or(settings.budget);
         settings.sides = self.sides.as_ref().map(|sides| [*sides.start(), *sides.end()]).or(settings.sides);
         settings.check()?;
-        match saved {
-            Some(saved) if *saved != settings => Err(format!(
+        // When a run ends may change; what it computes may not.
+        let Settings { epochs, patience, .. } = settings;
+        match saved.map(|saved| Settings { epochs, patience, ..saved.clone() }) {
+            Some(saved) if saved != settings => Err(format!(
                 "--resume: the run has other settings: {}; leave out the flags and --config, or start again without --resume",
-                settings.differences(saved)
+                settings.differences(&saved)
             )),
             _ => Ok(settings),
         }

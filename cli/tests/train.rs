@@ -128,9 +128,51 @@ fn a_run_that_goes_on_gives_the_same_model() {
     let other = "--resume: the run has other settings: --lr is 0.01 there and 0.5 here; leave out";
     again(&["--lr", "0.5"]).expect(1, &[other]);
     again(&["--lr", "-1"]).expect(1, &["lr -1: expected a number above 0"]);
-    again(&["--epochs", "30"]).expect(0, &[]);
+    let run = again(&["--epochs", "30"]).expect(0, &[]);
+    assert!(run.out.contains("all 30 epochs are trained; a larger --epochs trains longer"), "{run:#?}");
     fs::remove_file(learn.join("lying/003.png")).expect("a file");
     again(&[]).expect(1, &["--resume: the images are not those of"]);
+}
+
+/// With a constant rate nothing depends on when a run ends. With a cosine, the later epochs have
+/// the rates of the longer run.
+#[test]
+fn a_finished_run_is_trained_longer() {
+    let bench = Bench::new();
+    let learn = data(&bench, "learn", 10, 0);
+    let place = |name: &str| bench.folder.path().join(name);
+    for (schedule, same) in [("constant", true), ("cosine", false)] {
+        let arguments = |epochs| ["--epochs", epochs, "--batch", "4", "--patience", "0", "--schedule", schedule];
+        let (whole, parts, json) = (place("whole.safetensors"), place("parts.safetensors"), place("parts.jsonl"));
+        train(&learn, &whole, &arguments("5")).expect(0, &[]);
+        train(&learn, &parts, &arguments("2")).expect(0, &[]);
+        let longer = ["--resume", "--epochs", "5", "--json", json.to_str().expect("UTF-8")];
+        let run = Run::of(thalweg().arg("train").arg(&learn).args(longer).arg("--out").arg(&parts)).expect(0, &[]);
+        assert!(run.out.contains("epoch 3/5") && !run.out.contains("epoch 2/"), "{run:#?}");
+
+        let lines = report(&json);
+        let epochs: Vec<_> = lines.iter().map(|line| line["epoch"].as_u64()).collect();
+        assert_eq!(epochs, [Some(1), Some(2), Some(3), Some(4), Some(5), None], "the report has all epochs");
+        assert_eq!(lines[5]["settings"]["epochs"], 5);
+        let checkpoints = [&whole, &parts].map(|path| Tokens::read(&path.with_extension("checkpoint.safetensors")));
+        assert_eq!(checkpoints[0].bytes() == checkpoints[1].bytes(), same, "{schedule}: weights and moments");
+        let models = [&whole, &parts].map(|path| Tokens::read(path));
+        assert!(!same || models[0].bytes() == models[1].bytes(), "the models have the same bits");
+    }
+}
+
+/// A run that its patience ended goes on with more of it.
+#[test]
+fn a_run_that_stopped_early_goes_on_with_more_patience() {
+    let bench = Bench::new();
+    let learn = data(&bench, "learn", 4, 0);
+    let out = bench.folder.path().join("m.safetensors");
+    let still = ["--epochs", "9", "--lr", "1e-30"];
+    let run = train(&learn, &out, &[&still[..], &["--patience", "1"]].concat()).expect(0, &[]);
+    assert!(run.out.contains("epoch 2/9") && !run.out.contains("epoch 3/9"), "{run:#?}");
+    let more = ["--resume", "--patience", "3", "--out"];
+    let run = Run::of(thalweg().arg("train").arg(&learn).args(more).arg(&out)).expect(0, &[]);
+    assert!(run.out.contains("epoch 4/9") && !run.out.contains("epoch 5/9"), "{run:#?}");
 }
 
 #[test]

@@ -37,7 +37,8 @@ pub struct Metrics {
     pub overlap: f64,
     /// Time during which neither a copy nor a kernel ran.
     pub gpu_idle: Duration,
-    /// Time during which the host waited, added up over all tracks.
+    /// Time during which at least one thread of the host waited. It counts once where several wait,
+    /// so it is at most `wall`.
     pub host_wait: Duration,
     /// The average number of busy tracks, without waits: the sum of their busy times, divided by
     /// the wall time. It is 1 if exactly one track is always busy, and n if n tracks are always
@@ -105,11 +106,12 @@ fn of(trace: &Trace) -> Metrics {
     let smaller = length(&copies).min(length(&kernels));
     let overlap = ratio(common(&copies, &kernels), smaller);
 
-    let (mut tracks, mut host_wait, mut work) = (Vec::new(), Duration::ZERO, Duration::ZERO);
+    let host_wait = length(&all_of(&[Wait]));
+
+    let (mut tracks, mut work) = (Vec::new(), Duration::ZERO);
     let (host, streams): (Vec<_>, Vec<_>) = trace.tracks().into_iter().partition(|track| track.host);
     for track in streams.into_iter().chain(host) {
         let spans = || track.spans.iter().map(|(_, span)| *span);
-        host_wait = host_wait.saturating_add(covered(spans().filter(|span| span.activity == Wait)));
         if spans().any(|span| span.activity != Wait) {
             let busy = covered(spans().filter(|span| span.activity != Wait));
             work = work.saturating_add(busy);

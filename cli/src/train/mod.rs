@@ -30,7 +30,7 @@ use serde_json::json;
 use thalweg::simt::bf16;
 use thalweg::{Device, LiveBrand, Stream, stream_tags};
 use thalweg_collective::{World, WorldOptions};
-use thalweg_train::{AdamW, Schedule, Tensors, TokenTransformer, TokenTransformerConfig};
+use thalweg_train::{AdamW, Tensors, TokenTransformer, TokenTransformerConfig};
 use thalweg_vision::TokenParams;
 
 use crate::args::TrainArgs;
@@ -353,13 +353,15 @@ fn fit<S: LiveBrand, C: LiveBrand, E: thalweg_train::Precision>(
     }
     let mut learner = Learner::new(team, model)?;
     let steps_of_epoch = set.learn.len().div_ceil(batch) as u64;
-    let steps = steps_of_epoch * u64::from(epochs);
     *learner.model().optimizer_mut() = AdamW::default()
         .with_lr(settings.lr)
-        .with_schedule(Schedule::Cosine { warmup_steps: (steps / 20).clamp(1, steps_of_epoch), steps, end: 0.0 })
+        .with_schedule(settings.schedule.of_run(steps_of_epoch, epochs))
         .with_weight_decay(settings.weight_decay)
         .with_max_grad_norm(Some(f64::from(settings.clip)));
     let mut best = history.iter().cloned().reduce(|best: Epoch, next| if next.beats(&best) { next } else { best });
+    if history.len() as u32 >= epochs {
+        run.show(|| format!("all {epochs} epochs are trained; a larger --epochs trains longer\n"))?;
+    }
     let mut packed = Packed::default();
     for epoch in history.len() as u32 + 1..=epochs {
         if let Some(best) = &best

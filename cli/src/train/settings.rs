@@ -14,6 +14,7 @@ pub(crate) struct Settings {
     pub(crate) epochs: u32,
     pub(crate) batch: usize,
     pub(crate) lr: f64,
+    pub(crate) schedule: Schedule,
     pub(crate) weight_decay: f64,
     pub(crate) clip: f32,
     pub(crate) width: usize,
@@ -37,12 +38,35 @@ pub(crate) enum Precision {
     Bf16,
 }
 
+/// The course of the learning rate after its rise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Schedule {
+    /// Falls along half a cosine, to 0 at the last epoch
+    Cosine,
+    /// Stays the same: a run that is trained longer has the bits of one long run
+    Constant,
+}
+
+impl Schedule {
+    /// Returns the schedule of a run. The rise of a constant one depends on no number of epochs.
+    pub(crate) fn of_run(self, steps_of_epoch: u64, epochs: u32) -> thalweg_train::Schedule {
+        let steps = steps_of_epoch * u64::from(epochs);
+        let (warmup_steps, end) = match self {
+            Self::Cosine => ((steps / 20).clamp(1, steps_of_epoch), 0.0),
+            Self::Constant => (steps_of_epoch, 1.0),
+        };
+        thalweg_train::Schedule::Cosine { warmup_steps, steps, end }
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
             epochs: 50,
             batch: 32,
             lr: 2e-3,
+            schedule: Schedule::Cosine,
             weight_decay: 0.05,
             clip: 1.0,
             width: 64,
