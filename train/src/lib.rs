@@ -48,6 +48,8 @@ pub use error::{Error, Result};
 pub use layout::{ParameterLayout, ParameterSlot};
 pub use matmul_backend::MatmulBackend;
 pub use model::{DeviceBatch, Pooling, TokenBatch, TokenTransformerConfig};
+#[doc(hidden)]
+pub use tensors::serialize as __serialize;
 pub use optimizer::{AdamW, Schedule};
 pub use precision::Precision;
 pub use tensors::{Data, Tensor, Tensors};
