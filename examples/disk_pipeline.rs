@@ -29,8 +29,8 @@ use std::time::Instant;
 
 use thalweg::{Activity, Device, DeviceBuffer, Error, Event, On, PinnedBuffer, Stream, Timeline, stream_tags};
 use thalweg_loader::{
-    BatchOn, DecodeBackend, DecodeError, ImageSink, Loader, LoaderOptions, Source, UploadMode, byte_ranges, read_photo,
-    read_ppm, upload_ppm,
+    BatchOn, DecodeBackend, DecodeError, ImageSink, Loader, LoaderOptions, Source, UploadMode, byte_ranges,
+    list_folder, read_photo, read_ppm, upload_ppm,
 };
 use thalweg_vision::kernels;
 
@@ -74,10 +74,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let made = if folder.is_none() { Some(Made::new(files, height, width, raw)?) } else { None };
     let folder = folder.as_deref().or(made.as_ref().map(|made| made.0.as_path())).unwrap_or(Path::new("."));
     let endings: &[&str] = if raw { &["ppm"] } else { &["jpg", "jpeg", "png"] };
-    let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut paths: Vec<_> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
-    paths.retain(|path| path.extension().is_some_and(|e| endings.iter().any(|ending| e == *ending)));
-    paths.sort();
+    let paths = list_folder(folder, endings, false).files;
     if paths.is_empty() {
         return Err(format!("{}: found no *.{}", folder.display(), endings.join(", *.")).into());
     }

@@ -10,6 +10,7 @@ use std::str::FromStr;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use safetensors::Dtype;
 use thalweg::{Device, Error};
 use thalweg_loader::DecodeBackend;
 use thalweg_vision::TokenParams;
@@ -439,12 +440,12 @@ pub(crate) enum Precision {
 }
 
 impl Precision {
-    /// The name of the format in a safetensors file.
-    pub(crate) fn dtype(self) -> &'static str {
+    /// The format in a safetensors file.
+    pub(crate) fn dtype(self) -> Dtype {
         match self {
-            Self::F32 => "F32",
-            Self::F16 => "F16",
-            Self::Bf16 => "BF16",
+            Self::F32 => Dtype::F32,
+            Self::F16 => Dtype::F16,
+            Self::Bf16 => Dtype::BF16,
         }
     }
 }

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{ExtendedColorType, ImageEncoder, RgbImage};
-use serde_json::{Map, Value};
 use thalweg::{Device, Stream, stream_tags};
 use thalweg_loader::DecodeBackend;
 use thalweg_vision::Image;
@@ -129,8 +128,8 @@ fn write_one(args: &AugmentArgs, augmentation: &Augmentation, device: Device, im
         ("epoch", args.epoch.to_string()),
         ("index", args.index.to_string()),
     ];
-    let metadata: Map<_, _> = about.into_iter().map(|(key, value)| (key.to_owned(), Value::String(value))).collect();
-    output::write((&args.out, &tensors, metadata), None)
+    let metadata = about.map(|(key, value)| (key.to_owned(), value)).into();
+    output::write((&args.out, &tensors, &metadata), None)
 }
 
 fn write_sheet(args: &AugmentArgs, augmentation: Augmentation, device: Device, images: &[Image]) -> Result<(), String> {

@@ -1,15 +1,18 @@
 //! Lists the photographs that a run reads, and the paths of their results.
 
 use std::collections::{BTreeMap, HashSet};
-use std::ffi::OsStr;
-use std::fs;
 use std::path::{Path, PathBuf};
+
+use thalweg_loader::{FolderContents, UnreadableFolder, list_folder};
 
 use crate::args::TokensArgs;
 use crate::report::{Failure, Skipped, Why};
 
 /// The input that stands for standard input.
 pub(crate) const STDIN: &str = "-";
+
+/// The extensions of photographs in a folder.
+pub(crate) const EXTENSIONS: [&str; 4] = ["png", "jpg", "jpeg", "webp"];
 
 /// A photograph to read and the name its results get.
 pub(crate) struct Input {
@@ -37,14 +40,7 @@ pub(crate) fn gather(args: &TokensArgs) -> Gathered {
         if path.as_os_str() == STDIN {
             found.push(Input { path: path.clone(), name: "stdin".into() });
         } else if path.is_dir() {
-            let mut walk = Walk { args, root: path, seen: HashSet::new(), found: Vec::new(), gathered: &mut gathered };
-            let readable = walk.folder(path);
-            let inside = walk.found;
-            if readable && inside.is_empty() {
-                let below = if args.recursive { " or below" } else { "" };
-                let error = format!("no *.png, *.jpg, *.jpeg or *.webp in this folder{below}");
-                gathered.failures.push(Failure { path: path.clone(), error });
-            }
+            let inside = gathered.folder(path, args.recursive);
             found.extend(inside);
         } else {
             let name = path.file_name().unwrap_or(path.as_os_str()).into();
@@ -94,60 +90,42 @@ fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// A walk through a folder that the command line names.
-struct Walk<'a> {
-    args: &'a TokensArgs,
-    root: &'a Path,
-    /// The folders that were read, so that a link to one of them does not make a circle.
-    seen: HashSet<PathBuf>,
-    found: Vec<Input>,
-    gathered: &'a mut Gathered,
+impl Gathered {
+    /// Lists the photographs of a folder. If there is none, that is a failure.
+    fn folder(&mut self, root: &Path, recursive: bool) -> Vec<Input> {
+        let FolderContents { files, other_files, hidden, subfolders, unreadable, .. } =
+            list_folder(root, &EXTENSIONS, recursive);
+        let (heatmaps, photos): (Vec<_>, Vec<_>) = files.into_iter().partition(|path| is_heatmap(path));
+        if photos.is_empty() && !unreadable.iter().any(|folder| folder.path == root) {
+            let below = match (recursive, subfolders.len()) {
+                (true, _) => " or below",
+                (_, 0) => "",
+                (_, 1) => "; --recursive also reads its subfolder",
+                _ => "; --recursive also reads its subfolders",
+            };
+            let error = format!("no *.png, *.jpg, *.jpeg or *.webp in this folder{below}");
+            self.failures.push(Failure { path: root.to_path_buf(), error });
+        }
+        self.failures
+            .extend(unreadable.into_iter().map(|folder| Failure { error: cannot_read(&folder), path: folder.path }));
+        let why =
+            [(hidden, Why::Hidden), (subfolders, Why::Subfolder), (heatmaps, Why::Heatmap), (other_files, Why::Other)];
+        let mut skipped: Vec<_> =
+            why.into_iter().flat_map(|(paths, why)| paths.into_iter().map(move |path| Skipped { path, why })).collect();
+        skipped.sort_by(|a, b| a.path.cmp(&b.path));
+        self.skipped.extend(skipped);
+        let name = |path: &Path| path.strip_prefix(root).unwrap_or(path).to_path_buf();
+        photos.into_iter().map(|path| Input { name: name(&path), path }).collect()
+    }
 }
 
-impl Walk<'_> {
-    /// Lists a folder. Returns whether it could be read.
-    fn folder(&mut self, folder: &Path) -> bool {
-        if !self.seen.insert(real(folder)) {
-            return true;
-        }
-        let mut entries = match fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
-            Ok(entries) => entries,
-            Err(e) => {
-                let error = format!("cannot read the folder: {e}");
-                self.gathered.failures.push(Failure { path: folder.to_path_buf(), error });
-                return false;
-            }
-        };
-        entries.sort_by_cached_key(fs::DirEntry::file_name); // the file system's order decides nothing
-        for entry in entries {
-            let path = entry.path();
-            let is_folder = path.is_dir();
-            match self.judge(&entry.file_name(), is_folder) {
-                Some(why) => self.gathered.skipped.push(Skipped { path, why }),
-                None if is_folder => _ = self.folder(&path),
-                None => {
-                    let name = path.strip_prefix(self.root).unwrap_or(&path).to_path_buf();
-                    self.found.push(Input { path, name });
-                }
-            }
-        }
-        true
-    }
+/// Says why a folder cannot be read.
+pub(crate) fn cannot_read(folder: &UnreadableFolder) -> String {
+    format!("cannot read the folder: {}", folder.error)
+}
 
-    /// Returns why an entry of a folder is not read, if it is not.
-    fn judge(&self, name: &OsStr, is_folder: bool) -> Option<Why> {
-        let name = name.to_string_lossy().to_ascii_lowercase();
-        let photograph = [".png", ".jpg", ".jpeg", ".webp"].iter().any(|ending| name.ends_with(ending));
-        if name.starts_with('.') {
-            Some(Why::Hidden)
-        } else if is_folder {
-            (!self.args.recursive).then_some(Why::Subfolder)
-        } else if name.ends_with(".heatmap.png") {
-            Some(Why::Heatmap)
-        } else {
-            (!photograph).then_some(Why::Other)
-        }
-    }
+fn is_heatmap(path: &Path) -> bool {
+    path.as_os_str().to_string_lossy().to_ascii_lowercase().ends_with(".heatmap.png")
 }
 
 impl Input {

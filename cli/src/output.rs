@@ -4,13 +4,15 @@
 //! complete. No reader therefore sees an incomplete file, a full disk or Ctrl-C leaves none, and
 //! two runs that write into one folder do not mix their files.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use serde_json::{Map, Value, json};
+use safetensors::Dtype;
 use tempfile::NamedTempFile;
 
 /// Held while temporary files exist.
@@ -45,12 +47,15 @@ fn interrupted(signal: i32) {
 
 /// Writes the tensors, and a heatmap if there is one. Neither is published before both are written.
 pub(crate) fn write(
-    tensors: (&Path, &[Tensor<'_>], Map<String, Value>),
+    tensors: (&Path, &[Tensor<'_>], &BTreeMap<String, String>),
     heatmap: Option<(&Path, &[u8])>,
 ) -> Result<(), String> {
     let _whole = writing();
     let (path, tensors, metadata) = tensors;
-    let first = stage(path, |file| safetensors(file, tensors, metadata))?;
+    let views = tensors.iter().map(|(name, data, shape)| (*name, View(data, shape)));
+    let bytes =
+        thalweg_train::__serialize(views, metadata).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    let first = stage(path, |file| file.write_all(&bytes))?;
     let second = heatmap.map(|(path, png)| stage(path, |file| file.write_all(png))).transpose()?;
     publish(first)?;
     second.map_or(Ok(()), publish)
@@ -134,47 +139,44 @@ pub(crate) enum Data<'a> {
     F32(&'a [f32]),
     F64(&'a [f64]),
     I32(&'a [i32]),
-    /// The name of a 16-bit format, and the bits of its numbers.
-    Half(&'static str, &'a [u16]),
+    /// A 16-bit format, and the bits of its numbers.
+    Half(Dtype, &'a [u16]),
 }
 
 /// The name, elements and shape of a tensor.
 pub(crate) type Tensor<'a> = (&'static str, Data<'a>, Vec<usize>);
 
-/// Writes the safetensors format: the length of the header (u64), the header in JSON, and the
-/// tensors without gaps, all in little-endian order. Keys are sorted, so equal inputs give equal
-/// bytes.
-fn safetensors(to: &mut impl Write, tensors: &[Tensor<'_>], metadata: Map<String, Value>) -> io::Result<()> {
-    use Data::{F32, F64, Half, I32};
-    let mut header = Map::new();
-    header.insert("__metadata__".to_owned(), Value::Object(metadata));
-    let mut offset = 0;
-    for (name, data, shape) in tensors {
-        let (dtype, len, size) = match data {
-            F32(values) => ("F32", values.len(), 4),
-            F64(values) => ("F64", values.len(), 8),
-            I32(values) => ("I32", values.len(), 4),
-            Half(dtype, values) => (*dtype, values.len(), 2),
-        };
-        debug_assert_eq!(len, shape.iter().product::<usize>(), "{name}");
-        let end = offset + size * len;
-        header.insert((*name).to_owned(), json!({ "dtype": dtype, "shape": shape, "data_offsets": [offset, end] }));
-        offset = end;
-    }
-    let mut header = Value::Object(header).to_string();
-    while !header.len().is_multiple_of(8) {
-        header.push(' ');
-    }
+/// A tensor as it is written.
+struct View<'a>(&'a Data<'a>, &'a [usize]);
 
-    to.write_all(&(header.len() as u64).to_le_bytes())?;
-    to.write_all(header.as_bytes())?;
-    for (_, data, _) in tensors {
-        match data {
-            F64(values) => values.iter().try_for_each(|v| to.write_all(&v.to_le_bytes()))?,
-            F32(values) => values.iter().try_for_each(|v| to.write_all(&v.to_le_bytes()))?,
-            I32(values) => values.iter().try_for_each(|v| to.write_all(&v.to_le_bytes()))?,
-            Half(_, values) => values.iter().try_for_each(|v| to.write_all(&v.to_le_bytes()))?,
+impl View<'_> {
+    /// The format is little-endian, as every host that runs kernels is.
+    fn bytes(&self) -> &[u8] {
+        match self.0 {
+            Data::F32(values) => bytemuck::cast_slice(values),
+            Data::F64(values) => bytemuck::cast_slice(values),
+            Data::I32(values) => bytemuck::cast_slice(values),
+            Data::Half(_, values) => bytemuck::cast_slice(values),
         }
     }
-    Ok(())
+}
+
+impl safetensors::View for View<'_> {
+    fn dtype(&self) -> Dtype {
+        match self.0 {
+            Data::F32(_) => Dtype::F32,
+            Data::F64(_) => Dtype::F64,
+            Data::I32(_) => Dtype::I32,
+            Data::Half(dtype, _) => *dtype,
+        }
+    }
+    fn shape(&self) -> &[usize] {
+        self.1
+    }
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.bytes().into()
+    }
+    fn data_len(&self) -> usize {
+        self.bytes().len()
+    }
 }

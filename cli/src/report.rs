@@ -121,7 +121,7 @@ pub(crate) fn parameters(args: &TokensArgs) -> Vec<(&'static str, String)> {
             ("sides", format!("{}..{}", params.sides.start(), params.sides.end())),
             ("foveal_bias", params.foveal_bias.to_string()),
             ("fixation", format!("{},{}", params.fixation[0], params.fixation[1])),
-            ("precision", args.precision.dtype().to_lowercase()),
+            ("precision", args.precision.dtype().to_string().to_lowercase()),
         ],
     };
     let name = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();

@@ -3,6 +3,7 @@
 //! The threads of a loader decode the next photographs while this thread runs the pipeline on a
 //! chunk of photographs and writes the results.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::IsTerminal;
 use std::path::Path;
@@ -10,7 +11,6 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde_json::{Map, Value};
 use thalweg::{Device, DeviceKind, Error, Returned};
 use thalweg_vision::{Head, Image, Query, TokenSet};
 
@@ -231,7 +231,7 @@ fn write(args: &TokensArgs, device: Device, input: &Input, photo: &Photo, outcom
         (
             &output,
             &outcome.tensors(photo.size, args.precision),
-            metadata(args, device, input.source(), photo.size, outcome),
+            &metadata(args, device, input.source(), photo.size, outcome),
         ),
         picture,
     )?;
@@ -251,7 +251,13 @@ fn write(args: &TokensArgs, device: Device, input: &Input, photo: &Photo, outcom
 }
 
 /// Returns the metadata of an output file. The format allows only strings.
-fn metadata(args: &TokensArgs, device: Device, source: &Path, size: [u32; 2], outcome: &Outcome) -> Map<String, Value> {
+fn metadata(
+    args: &TokensArgs,
+    device: Device,
+    source: &Path,
+    size: [u32; 2],
+    outcome: &Outcome,
+) -> BTreeMap<String, String> {
     let name = source.file_name().unwrap_or(source.as_os_str()).to_string_lossy().into_owned();
     let format = match args.profile {
         Some(Profile::ArrCoc01) => "thalweg-arr-coc-0-1",
@@ -268,5 +274,5 @@ fn metadata(args: &TokensArgs, device: Device, source: &Path, size: [u32; 2], ou
     ];
     let mix = outcome.mix().map(|[a, b, c]| ("mix", format!("{a},{b},{c}")));
     let all = about.into_iter().chain(parameters(args)).chain(mix);
-    all.map(|(key, value)| (key.to_owned(), Value::String(value))).collect()
+    all.map(|(key, value)| (key.to_owned(), value)).collect()
 }

@@ -1,15 +1,12 @@
 //! Sources whose samples are the files of folders.
 
-use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use thalweg::{Error, Result};
 
 use crate::DecodeError;
 use crate::image_sink::ImageSink;
+use crate::listing::{FolderContents, UnreadableFolder, list_folder};
 use crate::source::{Sample, Source};
 
 /// A file, and the class that its folder stands for: what [`Source::image_folder`] gives each
@@ -44,15 +41,11 @@ impl Source<PathBuf> {
         extensions: &[&str],
         read: impl Fn(&Path, &mut ImageSink<'_>) -> Result<(), DecodeError> + Clone + Send + 'static,
     ) -> Result<Self> {
-        Ok(Self::files(Search::new(folder.as_ref(), extensions, false).some_files()?, read))
+        Ok(Self::files(some_files(folder.as_ref(), extensions, false)?, read))
     }
 
     /// The files of a folder and of all folders below it, as [`folder`](Source::folder) finds those
-    /// of one. They come in order of path, whatever order the file system has. Hidden folders and
-    /// hidden files are left out.
-    ///
-    /// A symbolic link to a folder is followed, but no folder is read twice. So links that lead in
-    /// a circle do no harm.
+    /// of one, in the order of [`list_folder`]. Hidden folders and hidden files are left out.
     ///
     /// ```
     /// use thalweg_loader::{Source, read_ppm};
@@ -73,7 +66,7 @@ impl Source<PathBuf> {
         extensions: &[&str],
         read: impl Fn(&Path, &mut ImageSink<'_>) -> Result<(), DecodeError> + Clone + Send + 'static,
     ) -> Result<Self> {
-        Ok(Self::files(Search::new(root.as_ref(), extensions, true).some_files()?, read))
+        Ok(Self::files(some_files(root.as_ref(), extensions, true)?, read))
     }
 }
 
@@ -110,17 +103,15 @@ impl Source<Labeled> {
         extensions: &[&str],
         read: impl Fn(&Path, &mut ImageSink<'_>) -> Result<(), DecodeError> + Clone + Send + 'static,
     ) -> Result<ImageFolder> {
-        let root = Search::new(root.as_ref(), extensions, false);
+        let root = root.as_ref();
         let (mut classes, mut all) = (Vec::new(), Vec::new());
-        let mut folders = root.entries(root.folder)?;
-        folders.retain(|path| path.is_dir());
-        for (label, folder) in (0..).zip(&folders) {
+        for (label, folder) in (0..).zip(list(root, extensions, false)?.subfolders) {
             classes.push(folder.file_name().unwrap_or_default().to_string_lossy().into_owned());
-            let files = Search::new(folder, extensions, true).files()?;
+            let files = list(&folder, extensions, true)?.files;
             all.extend(files.into_iter().map(|path| Labeled { label, path }));
         }
         if all.is_empty() {
-            return Err(root.refuse(root.folder, "there is none in its subfolders"));
+            return Err(refuse(root, extensions, "there is none in its subfolders"));
         }
         let source = Self::indexed(all.len() as u64, move |index| {
             let (file, read) = (all[index as usize].clone(), read.clone());
@@ -131,68 +122,26 @@ impl Source<Labeled> {
     }
 }
 
-/// A search for files.
-struct Search<'s> {
-    folder: &'s Path,
-    extensions: &'s [&'s str],
-    /// Also in the folders below.
-    below: bool,
+/// Lists a folder that can be read.
+fn list(folder: &Path, extensions: &[&str], recursive: bool) -> Result<FolderContents> {
+    let found = list_folder(folder, extensions, recursive);
+    match found.unreadable.first() {
+        Some(UnreadableFolder { path, error }) => Err(refuse(path, extensions, error)),
+        None => Ok(found),
+    }
 }
 
-impl<'s> Search<'s> {
-    fn new(folder: &'s Path, extensions: &'s [&'s str], below: bool) -> Self {
-        Self { folder, extensions, below }
+/// Lists the files of a folder, of which there must be one.
+fn some_files(folder: &Path, extensions: &[&str], recursive: bool) -> Result<Vec<PathBuf>> {
+    let FolderContents { files, subfolders, .. } = list(folder, extensions, recursive)?;
+    match (files.is_empty(), subfolders.is_empty()) {
+        (false, _) => Ok(files),
+        (_, true) => Err(refuse(folder, extensions, "there is none")),
+        (_, false) => Err(refuse(folder, extensions, "there is none; `Source::folders` also searches its subfolders")),
     }
+}
 
-    fn refuse(&self, folder: &Path, given: impl std::fmt::Display) -> Error {
-        let expected = format!("a folder with files *.{}", self.extensions.join(", *."));
-        Error::Parameter { name: "the loader's folder", given: format!("{} ({given})", folder.display()), expected }
-    }
-
-    /// Everything in a folder that is not hidden, in order of name.
-    fn entries(&self, folder: &Path) -> Result<Vec<PathBuf>> {
-        let entries = fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-        let entries = entries.map_err(|e| self.refuse(folder, e))?;
-        let visible = |entry: &fs::DirEntry| !entry.file_name().as_encoded_bytes().starts_with(b".");
-        let mut paths: Vec<_> = entries.iter().filter(|entry| visible(entry)).map(fs::DirEntry::path).collect();
-        paths.sort();
-        Ok(paths)
-    }
-
-    /// The files, in order of path.
-    fn files(&self) -> Result<Vec<PathBuf>> {
-        let (mut files, mut seen) = (Vec::new(), BTreeSet::new());
-        // A list instead of recursion, because folders may be nested more deeply than a stack.
-        let mut folders = vec![self.folder.to_path_buf()];
-        while let Some(folder) = folders.pop() {
-            let real = fs::canonicalize(&folder).map_err(|e| self.refuse(&folder, e))?;
-            if !seen.insert(real) {
-                continue;
-            }
-            let mut below = Vec::new();
-            for path in self.entries(&folder)? {
-                let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
-                let wanted = self.extensions.iter().any(|e| e.eq_ignore_ascii_case(extension));
-                if !wanted && !self.below {
-                    continue; // without asking the file system about it
-                }
-                if path.is_dir() {
-                    below.push(path);
-                } else if wanted {
-                    files.push(path);
-                }
-            }
-            if self.below {
-                folders.extend(below.into_iter().rev()); // the last one is searched first
-            }
-        }
-        files.sort();
-        Ok(files)
-    }
-
-    /// The files, of which there must be one.
-    fn some_files(&self) -> Result<Vec<PathBuf>> {
-        let files = self.files()?;
-        if files.is_empty() { Err(self.refuse(self.folder, "there is none")) } else { Ok(files) }
-    }
+fn refuse(folder: &Path, extensions: &[&str], given: impl std::fmt::Display) -> Error {
+    let expected = format!("a folder with files *.{}", extensions.join(", *."));
+    Error::Parameter { name: "the loader's folder", given: format!("{} ({given})", folder.display()), expected }
 }

@@ -67,6 +67,7 @@ mod image_sink;
 mod in_flight;
 #[cfg(feature = "jpeg-device")]
 mod jpeg;
+mod listing;
 mod loader;
 mod loader_state;
 #[cfg(feature = "image")]
@@ -93,6 +94,7 @@ pub use batch::{Batch, BatchEvents, BatchOn, byte_ranges};
 pub use folders::{ImageFolder, Labeled};
 pub use formats::{read_ppm, upload_ppm};
 pub use image_sink::ImageSink;
+pub use listing::{FolderContents, UnreadableFolder, list_folder};
 pub use loader::Loader;
 pub use loader_state::LoaderState;
 pub use options::{DecodeBackend, LoaderOptions, UploadMode};

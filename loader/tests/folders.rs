@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use thalweg::Device;
-use thalweg_loader::{Loader, Source, UploadMode, read_ppm};
+use thalweg_loader::{Loader, Source, UploadMode, list_folder, read_ppm};
 
 use crate::files::Folder;
 use crate::options;
@@ -32,11 +32,22 @@ fn folders_below_are_searched_in_order() {
         write(root, path);
     }
     std::fs::create_dir(root.join("dir.ppm")).unwrap();
+    let listed = list_folder(root, &["ppm"], false);
+    assert_eq!((listed.files, listed.other_files), (below(root, &["b.ppm"]), vec![]));
+    assert_eq!((listed.hidden, listed.subfolders), (below(root, &[".git"]), below(root, &["a", "b", "dir.ppm"])));
+    let listed = list_folder(root, &["ppm"], true);
+    assert_eq!((listed.other_files, listed.subfolders), (below(root, &["a/no.txt"]), vec![]));
+    assert_eq!(listed.hidden, below(root, &[".git", "b/.x.ppm"]));
+    assert_eq!(list_folder(root.join("no"), &["ppm"], true).unreadable[0].path, root.join("no"));
     let expected = below(root, &["a/y.ppm", "a/z/deep.ppm", "b/10.PPM", "b/2.ppm", "b.ppm"]);
     assert_eq!(all(Source::folders(root, &["ppm"], read_ppm).unwrap()), expected);
     assert_eq!(all(Source::folder(root, &["ppm"], read_ppm).unwrap()), below(root, &["b.ppm"]));
     let none = Source::folders(root, &["gif"], read_ppm).unwrap_err().to_string();
-    assert!(none.contains("*.gif") && none.contains("there is none"), "{none}");
+    assert!(none.contains("*.gif") && none.contains("there is none)"), "{none}");
+    let none = Source::folder(root.join("a/z"), &["gif"], read_ppm).unwrap_err().to_string();
+    assert!(none.contains("there is none)"), "{none}");
+    let none = Source::folder(root.join("a"), &["gif"], read_ppm).unwrap_err().to_string();
+    assert!(none.contains("there is none; `Source::folders` also searches its subfolders"), "{none}");
 }
 
 /// A link back to a folder above would never end, and each folder comes once.

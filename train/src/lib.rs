@@ -48,6 +48,8 @@ pub use layout::{ParameterLayout, ParameterSlot};
 pub use matmul_backend::{Matmul, MatmulBackend, MatmulOn};
 pub use model::{DeviceBatch, TokenBatch, TokenTransformerConfig};
 pub use optimizer::{AdamW, AdamWState, AdamWStateOn, Schedule};
+#[doc(hidden)]
+pub use tensors::serialize as __serialize;
 pub use precision::Precision;
 pub use tensors::{Data, Tensor, Tensors};
 pub use transformer::{Evaluation, Loss, TokenTransformer};

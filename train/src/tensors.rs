@@ -5,7 +5,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorView};
+use serde_json::Value;
 
 use crate::error::{Error, Result, room};
 
@@ -128,9 +129,7 @@ impl Tensors {
             return Err(Error::Format { path: path.into(), what });
         }
         let views = self.tensors.iter().map(|(name, tensor)| (name.as_str(), View(tensor)));
-        let metadata: HashMap<String, String> = self.metadata.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
-        let metadata = (!metadata.is_empty()).then_some(metadata);
-        let bytes = safetensors::serialize(views, metadata)
+        let bytes = serialize(views, &self.metadata)
             .map_err(|error| Error::Format { path: path.into(), what: error.to_string() })?;
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}.new", std::process::id()));
@@ -241,6 +240,27 @@ fn numbers(view: &TensorView<'_>) -> Result<Option<Data>> {
         Dtype::I64 => Data::I32(map(bytes, |b| i64::from_le_bytes(b) as i32)?),
         _ => return Ok(None),
     }))
+}
+
+/// Returns a safetensors file. Equal tensors and metadata give equal bytes.
+#[doc(hidden)]
+pub fn serialize<'n, V: safetensors::View>(
+    tensors: impl IntoIterator<Item = (&'n str, V)>,
+    metadata: &BTreeMap<String, String>,
+) -> Result<Vec<u8>, SafeTensorError> {
+    let unordered: HashMap<_, _> = metadata.clone().into_iter().collect();
+    let mut file = safetensors::serialize(tensors, (!unordered.is_empty()).then_some(unordered))?;
+    sort_header(&mut file)?;
+    Ok(file)
+}
+
+/// Sorts the header by name. In a new file, the metadata has the order of a hash map, which is
+/// another one in each run.
+fn sort_header(file: &mut [u8]) -> serde_json::Result<()> {
+    let Some((&mut len, rest)) = file.split_first_chunk_mut() else { return Ok(()) };
+    let header = &mut rest[..u64::from_le_bytes(len) as usize];
+    let sorted: BTreeMap<String, BTreeMap<String, Value>> = serde_json::from_slice(header)?;
+    serde_json::to_writer(header, &sorted) // the same length, so the spaces behind it stay
 }
 
 /// A tensor as it is written.

@@ -89,6 +89,24 @@ fn the_same_batches_give_the_same_bits() {
 }
 
 #[test]
+fn equal_tensors_give_equal_files() {
+    let mut tensors = Tensors::default();
+    tensors.insert("weight", &[2, 1], vec![1.0f32, 2.0]);
+    tensors.insert("labels", &[1], vec![3]);
+    tensors.metadata.extend((0..20).map(|i| (format!("key {i}"), format!("\"{i}\" \u{e9}"))));
+    let path = file("equal");
+    let save = |tensors: &Tensors| {
+        tensors.save(&path).unwrap();
+        fs::read(&path).unwrap()
+    };
+    let first = save(&tensors);
+    let loaded = Tensors::load(&path).unwrap();
+    assert_eq!((&loaded.tensors, &loaded.metadata), (&tensors.tensors, &tensors.metadata));
+    assert!(save(&tensors) == first && save(&loaded) == first);
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn a_refused_batch_changes_nothing() {
     for &device in devices() {
         AnyStream::new(device).unwrap().enter(|train| {

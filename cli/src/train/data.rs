@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
 use thalweg::{Device, LiveBrand};
+use thalweg_loader::{FolderContents, list_folder};
 use thalweg_vision::augment::philox;
 use thalweg_vision::{Pipeline, TokenParams, TokenSet};
 
 use super::ranks::{Result as Ranked, Team};
 use crate::args::DecodeArg;
+use crate::inputs::{EXTENSIONS, cannot_read};
 use crate::photos::{CHUNK_BYTES, CHUNK_IMAGES, Photos};
 
 /// The numbers of a token.
@@ -30,10 +32,9 @@ impl Listing {
         let wrong = |what: String| format!("{}: {what}", data.display());
         let mut found = Self { paths: Vec::new(), names: Vec::new() };
         if data.is_dir() {
-            for folder in visible(data)?.into_iter().filter(|path| path.is_dir()) {
+            for folder in list(data, false)?.subfolders {
                 let class = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                let mut paths = Vec::new();
-                images_below(&folder, 0, &mut paths)?;
+                let paths = list(&folder, true)?.files;
                 found.names.extend(std::iter::repeat_n(class, paths.len()));
                 found.paths.extend(paths);
             }
@@ -96,30 +97,13 @@ fn fnv(words: impl Iterator<Item = u32>) -> u64 {
     words.fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Lists what is not hidden in a folder, in order of name.
-fn visible(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let entries = entries.map_err(|e| format!("{}: cannot read the folder: {e}", folder.display()))?;
-    let shown = |entry: &fs::DirEntry| !entry.file_name().as_encoded_bytes().starts_with(b".");
-    let mut paths: Vec<_> = entries.iter().filter(|entry| shown(entry)).map(fs::DirEntry::path).collect();
-    paths.sort();
-    Ok(paths)
-}
-
-/// Adds the images of a folder and of those below it.
-fn images_below(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) -> Result<(), String> {
-    if depth > 32 {
-        return Err(format!("{}: more than 32 folders deep; does a link lead in a circle?", folder.display()));
+/// Lists a folder that can be read.
+fn list(folder: &Path, recursive: bool) -> Result<FolderContents, String> {
+    let found = list_folder(folder, &EXTENSIONS, recursive);
+    match found.unreadable.first() {
+        Some(folder) => Err(format!("{}: {}", folder.path.display(), cannot_read(folder))),
+        None => Ok(found),
     }
-    for path in visible(folder)? {
-        let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-        if path.is_dir() {
-            images_below(&path, depth + 1, found)?;
-        } else if ["png", "jpg", "jpeg", "webp"].contains(&&*ending) {
-            found.push(path);
-        }
-    }
-    Ok(())
 }
 
 /// The tokens of images, one image after another.
