@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use thalweg::{Activity, Device, DeviceBuffer, Error, Event, On, PinnedBuffer, Stream, Timeline, stream_tags};
+use thalweg::{Activity, Device, DeviceBuffer, Event, On, PinnedBuffer, Stream, Timeline, stream_tags};
 use thalweg_loader::{
     BatchOn, DecodeBackend, DecodeError, ImageSink, Loader, LoaderOptions, Source, UploadMode, byte_ranges,
     list_folder, read_photo, read_ppm, upload_ppm,
@@ -223,7 +223,7 @@ fn score_all(
     loader: &mut Loader<PathBuf>,
     timeline: &Timeline,
     ahead: usize,
-) -> Result<HashMap<PathBuf, Vec<f32>>, Error> {
+) -> thalweg_loader::Result<HashMap<PathBuf, Vec<f32>>> {
     let (compute, download) = (gpu.stream::<Compute>()?, gpu.stream::<Download>()?);
     let mut scores = HashMap::new();
     let mut keep = |sizes: Vec<[u32; 2]>, paths: Vec<PathBuf>, event: Event<PinnedBuffer<f32>>| {
@@ -235,7 +235,7 @@ fn score_all(
             assert!(known == own, "the scores of a file changed between reads");
             rest = others;
         }
-        Ok::<_, Error>(())
+        Ok::<_, thalweg_loader::Error>(())
     };
     let mut under_way = VecDeque::new();
     while let Some(batch) = timeline.wait("main", "batch", || loader.next()) {
@@ -263,7 +263,7 @@ fn patches([height, width]: [u32; 2]) -> usize {
 
 /// Enqueues the scores of a batch. For each image they are 13 means for each patch, then an entropy
 /// for each patch.
-fn score(s: &Stream<Compute>, batch: &BatchOn<Compute, PathBuf>) -> Result<On<Compute, DeviceBuffer<f32>>, Error> {
+fn score(s: &Stream<Compute>, batch: &BatchOn<Compute, PathBuf>) -> thalweg::Result<On<Compute, DeviceBuffer<f32>>> {
     let mut scores = s.alloc(batch.sizes.iter().map(|&size| 14 * patches(size)).sum())?;
     let mut at = 0;
     for (&[height, width], bytes) in batch.sizes.iter().zip(byte_ranges(&batch.sizes)) {

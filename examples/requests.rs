@@ -23,8 +23,8 @@ use std::thread;
 use std::time::Instant;
 
 use image::{ImageFormat, RgbImage};
-use thalweg::{Device, Error, Event};
-use thalweg_loader::{Batch, Loader, LoaderOptions, Sample, Source, UploadMode, decode_photo};
+use thalweg::{Device, Event};
+use thalweg_loader::{Batch, Error, Loader, LoaderOptions, Sample, Source, UploadMode, decode_photo};
 use thalweg_vision::{Pipeline, TokenParams, TokenSet, Tokens};
 
 const CLIENTS: usize = 4;
@@ -90,7 +90,7 @@ fn serve(device: Device, requests: Receiver<Request>) -> Result<(), Error> {
 fn submit(pipeline: &Pipeline, batch: &Batch<()>) -> Result<Event<Tokens>, Error> {
     let mut frame = pipeline.frame(&batch.sizes)?;
     frame.image_mut(0).copy_from_slice(batch.pixels(0));
-    pipeline.submit(frame)
+    Ok(pipeline.submit(frame)?)
 }
 
 /// Returns the request of a client, and the expected answer: tokens, or an error with these words.

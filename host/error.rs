@@ -186,13 +186,24 @@ pub enum Error {
         /// The driver's log.
         log: String,
     },
-    /// A kernel accessed memory in a way that the CPU device does not allow: out of bounds, or, on
-    /// a [checked device](crate::Device::checked_cpu), with anything else that is wrong.
+    /// A kernel failed on the CPU device. The fault says how: it panicked, its threads diverged, it
+    /// accessed memory out of bounds, or, on a [checked device](crate::Device::checked_cpu), did
+    /// anything else that is wrong.
     #[error("{0}")]
-    Access(Box<thalweg_simt::cpu::BlockError>),
-    /// A kernel failed on the CPU device, or the CPU device itself failed.
-    #[error("{0}")]
-    Kernel(String),
+    Kernel(Box<thalweg_simt::cpu::BlockError>),
+    /// A stream was to wait for work of another CPU device, which has failed. The device of the
+    /// stream has not.
+    #[error("the work to wait for is on a device that has failed: {reason}")]
+    ProducerFailed {
+        /// The error of the other device.
+        reason: String,
+    },
+    /// The host waits on a seeded schedule, and no command can run.
+    #[error("no stream of the CPU device can go on: {blocked}")]
+    Deadlock {
+        /// A description of the streams and what each waits for.
+        blocked: String,
+    },
     /// A host function on a stream panicked.
     #[error("a host function on a stream panicked: {message}")]
     HostFunctionPanicked {
@@ -236,30 +247,19 @@ pub enum Error {
         /// The description now.
         given: String,
     },
-    /// A thread could not be started, or has ended by a panic.
+    /// A thread could not be started, or it ends and may not call a device any more.
     #[error("a thread failed: {reason}")]
     Thread {
-        /// The system's message, or that of the panic.
+        /// The system's message, or the reason.
         reason: String,
     },
-    /// A file cannot be read or written.
-    #[error("{}: {reason}", path.display())]
+    /// A file cannot be written.
+    #[error("{}: {source}", path.display())]
     File {
         /// The file.
         path: std::path::PathBuf,
-        /// The system's message, or what was expected.
-        reason: String,
-    },
-    /// A loader could not load a sample.
-    #[error("sample {index} ({name}): {cause}")]
-    Sample {
-        /// Its index in the source.
-        index: u64,
-        /// Its name.
-        name: String,
-        /// The error of the decoder, or an [`Error`] of this crate, such as
-        /// [`Error::PinnedBudget`]. `downcast_ref` tells them apart.
-        cause: std::sync::Arc<dyn std::error::Error + Send + Sync>,
+        /// The system's error.
+        source: std::sync::Arc<std::io::Error>,
     },
     /// A parameter is outside its range.
     #[error("{name} is {given}, expected {expected}")]
@@ -338,18 +338,20 @@ fn source_note(from_environment: &bool) -> &'static str {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A failed transition: the error, and the value that the transition was given, in its old state.
+/// Every call of these crates that gives a value back with an error uses it. `E` is the error of
+/// the crate that failed.
 ///
-/// `?` turns it into [`Error`] and drops the value. Take the `value` out to go on with it.
+/// `?` turns it into the error and drops the value. Take the `value` out to go on with it.
 #[must_use = "it holds the resource that could not be moved on"]
-pub struct Returned<T> {
+pub struct Returned<T, E = Error> {
     /// The error of the transition.
-    pub error: Error,
+    pub error: E,
     /// The value that was given to the transition.
     pub value: T,
 }
 
-impl<T> Returned<T> {
-    pub(crate) fn new(error: Error, value: T) -> Self {
+impl<T, E> Returned<T, E> {
+    pub(crate) fn new(error: E, value: T) -> Self {
         Self { error, value }
     }
 }
@@ -375,6 +377,11 @@ macro_rules! __errors_of_device {
                 Self::Device(returned.into())
             }
         }
+        impl<T> ::core::convert::From<$crate::Returned<T, $error>> for $error {
+            fn from(returned: $crate::Returned<T, $error>) -> Self {
+                returned.error
+            }
+        }
     };
 }
 
@@ -384,19 +391,19 @@ impl<T> From<Returned<T>> for Error {
     }
 }
 
-impl<T> fmt::Debug for Returned<T> {
+impl<T, E: fmt::Debug> fmt::Debug for Returned<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Returned").field("error", &self.error).finish_non_exhaustive()
     }
 }
 
-impl<T> fmt::Display for Returned<T> {
+impl<T, E: fmt::Display> fmt::Display for Returned<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
     }
 }
 
-impl<T> std::error::Error for Returned<T> {
+impl<T, E: std::error::Error + 'static> std::error::Error for Returned<T, E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
     }

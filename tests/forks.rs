@@ -168,7 +168,7 @@ fn an_error_or_a_panic_in_a_branch_ends_its_capture_only() {
         let lane = AnyStream::new(device).unwrap();
         lane.enter(|s| {
             let pair = || (s.alloc_zeroed::<u32>(LEN).unwrap(), s.alloc_zeroed::<u32>(LEN).unwrap());
-            let wrong = || Err(Error::Kernel("on purpose".into()));
+            let wrong = || Err(Error::Thread { reason: "on purpose".into() });
             for second in [false, true] {
                 let failed = s.capture(pair(), |s, (x, y)| {
                     s.fork(

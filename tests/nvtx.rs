@@ -39,7 +39,7 @@ fn spans() -> Result<()> {
                 timeline.span(s, Activity::Compute, "second fill", || s.fill(&mut x, 2))
             })?;
             let failed: Result<()> =
-                timeline.span(s, Activity::Copy, "fails", || Err(Error::Kernel("on purpose".into())));
+                timeline.span(s, Activity::Copy, "fails", || Err(Error::Thread { reason: "on purpose".into() }));
             assert!(failed.is_err());
             Timeline::disabled().span(s, Activity::Compute, "nobody listens", || s.fill(&mut x, 3))?;
             timeline.wait("main", "wait", || s.synchronize())

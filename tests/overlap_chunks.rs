@@ -372,7 +372,7 @@ fn producer_consumer_equals_serial() {
 fn fail_at(call: &Cell<usize>) -> Result<()> {
     let left = call.get();
     call.set(left.wrapping_sub(1));
-    if left > 0 { Ok(()) } else { Err(Error::Kernel("on purpose".into())) }
+    if left > 0 { Ok(()) } else { Err(Error::Thread { reason: "on purpose".into() }) }
 }
 
 /// With this limit the free memory of the CPU device depends only on its own allocations.
@@ -421,7 +421,7 @@ fn a_step_that_fails_loses_nothing() {
             } else {
                 grouped(lanes, filled(pool), chunks, |s, x, y| entropies(s, x, y).and(fail_at(&left)), off)
             };
-            assert!(matches!(failed, Err(Error::Kernel(_))));
+            assert!(matches!(failed, Err(Error::Thread { .. })));
             left.set(at);
             lanes[0].enter(|a| {
                 lanes[1].enter(|b| {
@@ -445,7 +445,7 @@ fn a_step_that_fails_loses_nothing() {
                             take,
                             off,
                         );
-                        assert!(matches!(failed, Err(Error::Kernel(_))));
+                        assert!(matches!(failed, Err(Error::Thread { .. })));
                         assert_eq!(taken, at, "the frames before the one that failed");
                     });
                 });
@@ -528,7 +528,7 @@ fn frames_need_no_memory_of_their_own() {
 fn what_was_under_way_is_taken_before_an_error_returns() {
     let _alone = alone();
     let off = &Timeline::disabled();
-    let purpose = || Error::Kernel("on purpose".into());
+    let purpose = || Error::Thread { reason: "on purpose".into() };
     for at in 0..6 {
         with_slots(3, |_, [a, b, c], slots| {
             let mut taken = Vec::new();
@@ -538,7 +538,7 @@ fn what_was_under_way_is_taken_before_an_error_returns() {
             };
             let load = |n, _: &mut FrameSlot<u8, f32>| if n == at { Err(purpose()) } else { Ok(true) };
             let failed = double_buffer((a, b, c), slots, load, |_, _, _| Ok(()), take, off);
-            assert!(matches!(failed, Err(Error::Kernel(_))));
+            assert!(matches!(failed, Err(Error::Thread { .. })));
             assert_eq!(taken, (0..at).collect::<Vec<_>>());
         });
         with_slots(3, |_, [a, b, c], slots| {
@@ -548,7 +548,7 @@ fn what_was_under_way_is_taken_before_an_error_returns() {
                 if n == at { Err(purpose()) } else { Ok(()) }
             };
             let failed = double_buffer((a, b, c), slots, |n, _| Ok(n < 20), |_, _, _| Ok(()), take, off);
-            assert!(matches!(failed, Err(Error::Kernel(_))));
+            assert!(matches!(failed, Err(Error::Thread { .. })));
             assert_eq!(calls, at + 1);
         });
         with_slots(2, |device, [a, b, _], _| {
@@ -559,7 +559,7 @@ fn what_was_under_way_is_taken_before_an_error_returns() {
                     if n == at { Err(purpose()) } else { s.is_complete().map(|_| ()) }
                 };
                 let failed = producer_consumer((a, b), slots, 20, |_, _, _| Ok(()), consume, off);
-                assert!(matches!(failed, Err(Error::Kernel(_))));
+                assert!(matches!(failed, Err(Error::Thread { .. })));
             });
         });
     }

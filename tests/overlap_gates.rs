@@ -467,7 +467,7 @@ fn threads_work_beside_one_whose_stream_stands() {
                 s.synchronize()?;
                 arrived.lock().unwrap().push(s.unique_id());
                 while arrived.lock().unwrap().len() < 2 {
-                    let nobody = || Error::Kernel("no other thread came".into());
+                    let nobody = || Error::Thread { reason: "no other thread came".into() };
                     (late.elapsed() < Duration::from_secs(20)).then_some(()).ok_or_else(nobody)?;
                     std::thread::yield_now();
                 }

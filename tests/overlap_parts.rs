@@ -434,8 +434,9 @@ fn a_failed_capture_gives_the_slot_back_and_keeps_no_graph() {
         let (stream, mut graphs) = (AnyStream::new(device).unwrap(), Vec::new());
         stream.enter(|s| {
             let slot = s.bind(device.pinned_from(&[5u32; 9]).unwrap()).unwrap();
-            let failed = graph_replay(s, &mut graphs, slot, |_, _| Err(Error::Kernel("as asked".into()))).unwrap_err();
-            assert!(matches!(failed.error, Error::Kernel(_)) && graphs.is_empty());
+            let failed = graph_replay(s, &mut graphs, slot, |_, _| Err(Error::Thread { reason: "as asked".into() }))
+                .unwrap_err();
+            assert!(matches!(failed.error, Error::Thread { .. }) && graphs.is_empty());
             assert_eq!(*s.record(failed.value).unwrap().synchronize().unwrap(), [5; 9]);
         });
     }
@@ -492,7 +493,7 @@ fn an_error_ends_the_probe_wherever_it_happens() {
         let left = Cell::new(at);
         let step = |urgent| {
             if urgent == in_urgent && left.replace(left.get().wrapping_sub(1)) == 0 {
-                return Err(Error::Kernel("as asked".into()));
+                return Err(Error::Thread { reason: "as asked".into() });
             }
             Ok(())
         };
@@ -502,7 +503,7 @@ fn an_error_ends_the_probe_wherever_it_happens() {
             |s| Ok((step(false)?, s.record(())?).1),
             |s| Ok((step(true)?, s.record(())?).1),
         );
-        assert!(matches!(&found, Err(Error::Kernel(why)) if why == "as asked"), "{found:?}");
+        assert!(matches!(&found, Err(Error::Thread { reason }) if reason == "as asked"), "{found:?}");
     });
     let none = measure_priority(devices()[0], 0, |s| Ok(s.record(())?), |s| Ok(s.record(())?));
     assert!(matches!(none, Err(Error::Parameter { name: "samples", .. })));

@@ -1197,7 +1197,10 @@ fn metadata_that_panics_ends_a_loader() {
             device.per_thread(|s| fails(s).and_then(|()| s.synchronize())).unwrap().unwrap_err();
             armed.store(true, Ordering::Relaxed);
             let error = loader.next().unwrap().map(drop).unwrap_err();
-            assert!(error.to_string().contains("panicked: on purpose"), "{error}");
+            assert!(
+                matches!(&error, thalweg_loader::Error::Panicked { message, .. } if message == "on purpose"),
+                "{error}"
+            );
             assert!(loader.next().is_none());
         }
     });

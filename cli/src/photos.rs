@@ -177,10 +177,14 @@ impl Photos {
                     on_host.push(image);
                     inputs.push(batch.indices[0] as usize);
                 }
-                Err(Error::Sample { index, cause, .. }) => failures.push((index as usize, cause.to_string())),
+                Err(thalweg_loader::Error::Sample { index, cause, .. }) => {
+                    failures.push((index as usize, cause.to_string()))
+                }
                 // The device has no memory for the next photograph. The host decodes it and those
                 // after it.
-                Err(Error::OutOfMemory { .. } | Error::TooLarge { .. }) if self.on_device => {
+                Err(thalweg_loader::Error::Device(Error::OutOfMemory { .. } | Error::TooLarge { .. }))
+                    if self.on_device =>
+                {
                     let (position, decoded) = (self.loader.state(), self.decoded());
                     self.loader = Self::start(self.device, &self.paths, false, self.pixel_limit)?;
                     self.loader.resume(position).map_err(|e| e.to_string())?;

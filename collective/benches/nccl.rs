@@ -254,7 +254,7 @@ fn main() -> Result<(), Error> {
     }
     let [a, b, c] = [0, 1, 2].map(|k| median(rows.iter().map(|row| row[k]).collect()));
     let captured = comm.capture(small, |r, x| r.all_reduce_in_place(Sum, x));
-    let (mut graph, small) = captured.map_err(|(error, _)| error)?;
+    let (mut graph, small) = captured?;
     let mut small = Some(small);
     let d = host(s, || replay(&mut comm, &mut graph, &mut small))?;
     drop(graph);
@@ -284,7 +284,7 @@ fn main() -> Result<(), Error> {
             ]);
         }
         let captured = comm.capture(x, |r, x| r.all_reduce_in_place(Sum, x));
-        let (mut graph, x) = captured.map_err(|(error, _)| error)?;
+        let (mut graph, x) = captured?;
         let mut x = Some(x);
         let mut graphs = Vec::new();
         for _ in 0..7 {
@@ -320,5 +320,5 @@ fn replay(
     x: &mut Option<On<Reduce, DeviceBuffer<f32>>>,
 ) {
     let taken = x.take().expect("it is put back below");
-    *x = Some(comm.replay(graph, taken).map_err(|(error, _)| error).expect("the ranks replay the same"));
+    *x = Some(comm.replay(graph, taken).expect("the ranks replay the same"));
 }

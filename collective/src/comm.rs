@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use thalweg::{DeviceBuffer, DeviceSlice, Event, LiveBrand, On, PinnedBuffer, Stream};
 
+use crate::backend::Backend;
 use crate::element::{CollectiveElement, HasKind, HasOp, Reduction};
 use crate::engine::{Engine, Message, mismatch};
 use crate::error::{Error, Failure, Result, StoreError};
 use crate::header::{Call, Code};
 use crate::nccl::{self, Nccl, Transfer};
-use crate::options::Backend;
 use crate::peer::{self, Peer};
 use crate::rank_handle::{RankHandle, RankShared};
 

@@ -4,6 +4,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use thalweg::Returned;
+
+use crate::backend::Backend;
 use crate::codec::{Fields, Parse};
 
 /// An error of this crate.
@@ -73,10 +76,10 @@ pub enum Error {
     #[error("a communicator needs a stream that thalweg made, not one of other code: hand the buffers over to one")]
     ForeignStream,
     /// The backend cannot be captured.
-    #[error("{backend} cannot be captured into a graph: only NCCL can")]
+    #[error("{backend:?} cannot be captured into a graph: only NCCL can")]
     NoCapture {
-        /// The backend's name.
-        backend: String,
+        /// The backend of this communicator.
+        backend: Backend,
     },
     /// A graph was captured by another communicator.
     #[error("the graph belongs to another communicator")]
@@ -114,6 +117,11 @@ pub enum Error {
 }
 
 thalweg::__errors_of_device!(Error);
+
+/// Gives a failure of the device the error of this crate.
+pub(crate) fn on_device<T>(Returned { error, value }: Returned<T>) -> Returned<T, Error> {
+    Returned { error: Error::Device(error), value }
+}
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -361,6 +369,8 @@ impl Failure {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use thalweg::Returned;
 
     use super::Failure;
 

@@ -273,11 +273,11 @@ impl<C: LiveBrand, S: LiveBrand, T: CollectiveElement, R: Reduction<T> + Copy> B
                 return Ok(whole);
             }
             let made = comm.capture(whole, |recorder, x| recorder.all_reduce_in_place(op, x));
-            let (graph, back) = made.map_err(|(error, _)| error)?;
+            let (graph, back) = made?;
             (captured.graph, whole) = (Some((<R as HasOp>::OP, graph)), back);
         }
         match &mut captured.graph {
-            Some((_, graph)) => comm.replay(graph, whole).map_err(|(error, _)| error),
+            Some((_, graph)) => comm.replay(graph, whole).map_err(Error::from),
             None => Ok(whole), // it was made above
         }
     }

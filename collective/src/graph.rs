@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use thalweg::{Bundle, Capture, DeviceSlice, Graph, LiveBrand, Resource, Stream};
+use thalweg::{Bundle, Capture, DeviceSlice, Graph, LiveBrand, Resource, Returned, Stream};
 
 use crate::comm::{Comm, call};
 use crate::element::{CollectiveElement, HasOp, Reduction};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, on_device};
 use crate::header::{Call, Code, Header};
 use crate::nccl::{Alive, Nccl};
 
@@ -166,9 +166,9 @@ impl<S: LiveBrand> Comm<S> {
     /// let reduce = Device::cpu()?.stream::<Reduce>()?;
     /// let mut comm = World::single().comm(reduce)?;
     /// let x = reduce.upload_blocking(&[1.0f32, 2.0])?;
-    /// let (mut graph, mut x) = comm.capture(x, |r, x| r.all_reduce_in_place(Mean, x)).map_err(|(error, _)| error)?;
+    /// let (mut graph, mut x) = comm.capture(x, |r, x| r.all_reduce_in_place(Mean, x))?;
     /// for _ in 0..3 {
-    ///     x = comm.replay(&mut graph, x).map_err(|(error, _)| error)?;
+    ///     x = comm.replay(&mut graph, x)?;
     /// }
     /// assert_eq!(reduce.read_blocking(&x)?, [1.0, 2.0]); // the mean of one rank
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -178,18 +178,17 @@ impl<S: LiveBrand> Comm<S> {
     /// The error of `f`; [`Error::NoCapture`] if the host or peer copies carry out the operations;
     /// [`Error::RanksDiffer`] on every rank if the captures differ; or the ranks or the device have
     /// failed. The bundle comes back.
-    #[expect(clippy::type_complexity, reason = "what was made, or an error, each with the bundle")]
     pub fn capture<B: Bundle<S>>(
         &mut self,
         bundle: B,
         f: impl for<'g> FnOnce(&mut Recorder<'_, 'g>, &mut <B::Idle as Resource>::On<Capture<'g>>) -> Result<()>,
-    ) -> std::result::Result<(CommGraph<B::Idle>, B), (Error, B)> {
+    ) -> Result<(CommGraph<B::Idle>, B), Returned<B, Error>> {
         if let Err(error) = self.healthy() {
-            return Err((error, bundle));
+            return Err(Returned { error, value: bundle });
         }
         let (rank, size, backend) = (self.rank(), self.size(), self.backend());
         if size > 1 && self.nccl.is_none() {
-            return Err((Error::NoCapture { backend: format!("{backend:?}") }, bundle));
+            return Err(Returned { error: Error::NoCapture { backend }, value: bundle });
         }
         let nccl = self.nccl.as_ref();
         let alive = nccl.map(|_| Alive::new());
@@ -212,15 +211,14 @@ impl<S: LiveBrand> Comm<S> {
         let same =
             if size > 1 { self.verify_equal("the captured operations", if failed { 0 } else { hash }) } else { Ok(()) };
         match captured {
-            Err(returned) => {
-                let (error, bundle) = (returned.error, returned.value);
-                Err((refused.unwrap_or(Error::Device(error)), bundle))
-            }
-            Ok((_, bundle)) if same.is_err() => Err((same.err().unwrap_or(Error::ForeignStream), bundle)),
-            Ok((graph, bundle)) => {
-                self.graphs += 1;
-                Ok((CommGraph { graph, number: self.graphs, comm: self.number, alive }, bundle))
-            }
+            Err(Returned { error, value }) => Err(Returned { error: refused.unwrap_or(Error::Device(error)), value }),
+            Ok((graph, bundle)) => match same {
+                Ok(()) => {
+                    self.graphs += 1;
+                    Ok((CommGraph { graph, number: self.graphs, comm: self.number, alive }, bundle))
+                }
+                Err(error) => Err(Returned { error, value: bundle }),
+            },
         }
     }
 
@@ -235,31 +233,31 @@ impl<S: LiveBrand> Comm<S> {
         &mut self,
         graph: &mut CommGraph<R>,
         bundle: R::On<S>,
-    ) -> std::result::Result<R::On<S>, (Error, R::On<S>)> {
+    ) -> Result<R::On<S>, Returned<R::On<S>, Error>> {
         if graph.comm != self.number {
-            return Err((Error::OtherGraph, bundle));
+            return Err(Returned { error: Error::OtherGraph, value: bundle });
         }
         let stream = self.stream;
         let call = Call { code: Code::Replay, count: graph.number as usize, ..call::<u8>(Code::Replay, None, 0) };
         let seq = match self.begin(call, 0) {
             Ok(seq) => seq,
-            Err(error) => return Err((error, bundle)),
+            Err(error) => return Err(Returned { error, value: bundle }),
         };
         let nccl = match (&self.nccl, seq) {
             (Some(nccl), Some(seq)) => match nccl.announce(seq, call) {
                 Ok(()) => Some((nccl, seq)),
-                Err(error) => return Err((error, bundle)),
+                Err(error) => return Err(Returned { error, value: bundle }),
             },
             _ => None,
         };
-        let launch = || stream.replay(&mut graph.graph, bundle).map_err(|returned| (returned.error, returned.value));
+        let launch = || stream.replay(&mut graph.graph, bundle);
         match nccl {
             Some((nccl, seq)) => {
                 let replayed = nccl.replay(seq, call, launch);
                 nccl.mark(&stream);
                 replayed
             }
-            None => launch().map_err(|(error, bundle)| (Error::Device(error), bundle)),
+            None => launch().map_err(on_device),
         }
     }
 }

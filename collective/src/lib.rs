@@ -102,6 +102,7 @@
 //! unauthenticated peers that are refused), `thalweg_collective::nccl` (NCCL was loaded or why not;
 //! ranks are connected) and `thalweg_collective::failure_state` (the first failure).
 
+mod backend;
 mod call_log;
 mod codec;
 mod comm;
@@ -124,12 +125,13 @@ mod rank_handle;
 mod store;
 mod world;
 
+pub use backend::Backend;
 pub use comm::{Comm, MessageGroup};
 pub use element::{CollectiveElement, Max, Mean, Min, Reduction, Sum};
 pub use error::{Error, Failure, Result, StoreError};
 pub use gradients::{Backward, BucketGradient, BucketSizes, Gradients};
 pub use graph::{CommGraph, Recorder};
-pub use options::{Backend, WorldOptions};
+pub use options::WorldOptions;
 pub use rank_env::RankEnv;
 pub use store::{Store, StoreLimits, StoreServer};
 pub use world::{World, ranks};

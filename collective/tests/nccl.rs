@@ -147,9 +147,9 @@ fn run(scenario: &str, comm: &mut C<'_>, store: Option<&Store>) -> Result<String
                 r.all_reduce_in_place(Sum, x)?;
                 r.all_reduce_in_place(Sum, x)
             });
-            let (mut graph, mut x) = captured.map_err(|(error, _)| error)?;
+            let (mut graph, mut x) = captured?;
             for round in 1..=3 {
-                x = comm.replay(&mut graph, x).map_err(|(error, _)| error)?;
+                x = comm.replay(&mut graph, x)?;
                 sum(comm, 1000)?;
                 assert!(s.read_blocking(&x)?.iter().all(|&v| v == 4f32.powi(round)), "{round}");
             }
@@ -165,16 +165,16 @@ fn run(scenario: &str, comm: &mut C<'_>, store: Option<&Store>) -> Result<String
                 r.all_reduce_in_place(Sum, x.slice_mut(..1000 - rank).map_err(thalweg::Error::from)?)
             }) {
                 Ok(_) => Ok("captured".to_owned()),
-                Err((error, _)) => Err(error),
+                Err(returned) => Err(returned.error),
             }
         }
         // Rank 0 replays what rank 1 does not.
         "graph alone" => {
             let x = s.alloc_zeroed::<f32>(1000)?;
             let captured = comm.capture(x, |r, x| r.all_reduce_in_place(Sum, x));
-            let (mut graph, x) = captured.map_err(|(error, _)| error)?;
+            let (mut graph, x) = captured?;
             if rank == 0 {
-                _ = comm.replay(&mut graph, x).map_err(|(error, _)| error)?;
+                _ = comm.replay(&mut graph, x)?;
             } else {
                 sum(comm, 1000)?;
             }

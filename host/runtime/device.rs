@@ -586,8 +586,12 @@ impl Id {
             },
             Fault::Cpu(CpuError::NoBody { kernel }) => Error::NoCpuBody { kernel },
             Fault::Cpu(CpuError::Thread { reason }) => Error::Thread { reason },
-            Fault::Cpu(CpuError::Block(error)) if error.fault.is_access() => Error::Access(Box::new(error)),
-            Fault::Cpu(error) => Error::Kernel(error.to_string()),
+            Fault::Cpu(CpuError::Block(error)) => Error::Kernel(Box::new(error)),
+            Fault::Cpu(CpuError::Behind { reason }) => Error::ProducerFailed { reason },
+            Fault::Cpu(CpuError::Deadlock { blocked }) => Error::Deadlock { blocked },
+            Fault::Cpu(CpuError::Variable { name, given, expected }) => {
+                Error::Parameter { name, given, expected: expected.to_owned() }
+            }
         }
     }
 }

@@ -100,14 +100,16 @@ impl Trace {
     /// The file has another extension, or it cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let failed = |reason: String| Error::File { path: path.to_owned(), reason };
         let text = match path.extension().and_then(|e| e.to_str()) {
             Some("svg") => self.to_svg(),
             Some("json") => self.to_chrome_json(),
             Some("txt") => self.to_text(),
-            _ => return Err(failed("the file name of a timeline must end in .svg, .json or .txt".into())),
+            _ => {
+                let (name, given) = ("the file name of a timeline", path.display().to_string());
+                return Err(Error::Parameter { name, given, expected: "one that ends in .svg, .json or .txt".into() });
+            }
         };
-        std::fs::write(path, text).map_err(|e| failed(e.to_string()))
+        std::fs::write(path, text).map_err(|e| Error::File { path: path.to_owned(), source: e.into() })
     }
 }
 

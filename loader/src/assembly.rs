@@ -1,11 +1,9 @@
 //! A batch in the making: its samples, decoded or failed.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use thalweg::{Error, Result};
-
 use crate::DecodeError;
+use crate::error::{Error, Result};
 use crate::image_sink::Pixels;
 
 pub(crate) struct Decoded<M> {
@@ -36,11 +34,6 @@ pub(crate) struct Assembly<M> {
     pub(crate) failed: Vec<u64>,
     /// The number of times that the consumer was told that there is no device memory for it.
     pub(crate) refused: u32,
-}
-
-/// The index of the sample that an error is about.
-pub(crate) fn sample(error: &Error) -> Option<u64> {
-    if let Error::Sample { index, .. } = error { Some(*index) } else { None }
 }
 
 impl<M> Assembly<M> {
@@ -74,7 +67,7 @@ impl<M> Assembly<M> {
     pub(crate) fn errors(&mut self) -> Vec<Error> {
         let errors: Vec<_> =
             self.slots.extract_if(.., |slot| matches!(slot, Some(Err(_)))).filter_map(|slot| slot?.err()).collect();
-        self.failed.extend(errors.iter().filter_map(sample));
+        self.failed.extend(errors.iter().filter_map(Error::sample));
         errors
     }
 
@@ -82,18 +75,17 @@ impl<M> Assembly<M> {
     pub(crate) fn order(&self) -> Vec<Option<u64>> {
         let index = |slot: &Option<Result<Decoded<M>>>| match slot {
             Some(Ok(image)) => Some(image.index),
-            Some(Err(error)) => sample(error),
+            Some(Err(error)) => error.sample(),
             None => None,
         };
         self.slots.iter().map(index).collect()
     }
 
     /// Turns an image into an error. Returns both.
-    pub(crate) fn lose(&mut self, image: usize, cause: String) -> Option<(Decoded<M>, Error)> {
+    pub(crate) fn lose(&mut self, image: usize, cause: impl Into<DecodeError>) -> Option<(Decoded<M>, Error)> {
         let slot = self.slots.iter_mut().filter(|slot| matches!(slot, Some(Ok(_)))).nth(image)?;
         let lost = slot.take()?.ok()?;
-        let cause = Arc::from(DecodeError::from(cause));
-        let error = Error::Sample { index: lost.index, name: lost.name.clone(), cause };
+        let error = Error::of_sample(lost.index, lost.name.clone(), cause);
         *slot = Some(Err(error.clone()));
         Some((lost, error))
     }

@@ -6,6 +6,7 @@ use std::fs::File;
 use thalweg::{Error, PinnedBuffer, Result};
 
 use crate::DecodeError;
+use crate::error::SampleError;
 use crate::scratch::Scratch;
 use crate::staging::{self, InFile};
 
@@ -134,7 +135,7 @@ impl<'c> ImageSink<'c> {
     /// read.
     pub fn rgb_in_file(&mut self, height: u32, width: u32, file: File, at: u64) -> Result<(), DecodeError> {
         let bytes = Self::bytes(height, width)?;
-        let failed = |e| format!("cannot read its pixels: {e}");
+        let failed = SampleError::file("read its pixels");
         staging::reaches(&file, at, bytes).map_err(failed)?;
         if self.on_host {
             return Ok(staging::fill(&file, at, bytes, bytes, self.rgb(height, width)?).map_err(failed)?);

@@ -17,7 +17,7 @@ pub(crate) struct InFlight<M: Clone + Send + 'static> {
     /// It has its device memory.
     pub(crate) has_memory: bool,
     /// The errors that the consumer should hear before it gets the batch.
-    pub(crate) errors: Vec<Error>,
+    pub(crate) errors: Vec<crate::Error>,
     pub(crate) holder: Holder<M>,
 }
 
@@ -69,5 +69,5 @@ pub(crate) enum Outcome<M: Clone + Send + 'static> {
     Nothing,
     Batch(Event<Batch<M>>),
     NoMemory(Error, Assembly<M>),
-    Failed(Error),
+    Failed(crate::Error),
 }

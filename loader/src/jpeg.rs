@@ -17,10 +17,11 @@ use thalweg_jpeg::{Decoder, JpegError};
 use crate::DecodeError;
 use crate::assembly::Assembly;
 use crate::batch::{byte_ranges, padded};
+use crate::error::SampleError;
 use crate::image_sink::{self, ImageSink, Pixels};
 use crate::lock;
 use crate::photo::{MAX_FILE, decode_photo};
-use crate::queue::{Queue, message};
+use crate::queue::{Queue, decoded};
 use crate::staging;
 
 /// The most pixels that one call of the decoder gets. Its coefficients are counted in 32 bits.
@@ -39,8 +40,8 @@ impl ImageSink<'_> {
         };
         let mut memory = self.memory(length)?;
         let bytes = memory.bytes_mut();
-        staging::fill(file, 0, length, length, bytes).map_err(|e| format!("cannot read it: {e}"))?;
-        let outline = thalweg_jpeg::outline(bytes).map_err(|error| error.to_string())?;
+        staging::fill(file, 0, length, length, bytes).map_err(SampleError::file("read it"))?;
+        let outline = thalweg_jpeg::outline(bytes).map_err(SampleError::from)?;
         let (height, width) = (outline.height, outline.width);
         self.scratch.allow(height, width)?;
         if let Some(kind) = outline.host_only {
@@ -137,13 +138,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
             Err(error) => image_sink::zeros(bytes).map(Pixels::Pageable).map_err(|_| error),
         });
         let run = catch_unwind(AssertUnwindSafe(|| decode_photo(file.bytes(), &mut sink)));
-        let outcome = match (run, sink.into_image()) {
-            (Ok(Ok(())), Some(image)) => Ok(image),
-            (Ok(Ok(())), None) => Err("the decoder returned without an image".to_owned()),
-            (Ok(Err(error)), _) => Err(error.to_string()),
-            (Err(panic), _) => Err(format!("the decoder panicked: {}", message(panic))),
-        };
-        match outcome {
+        match decoded(run, sink.into_image()) {
             Ok((size, pixels)) => {
                 lock(&self.state).note_jpeg(true, Some(why));
                 if let Some(image) = front.images_mut().nth(number) {

@@ -36,12 +36,12 @@
 //!     loader.recycle(compute.record(batch)?); // its memory serves a later batch
 //! }
 //! assert_eq!(seen, (0..10).collect::<Vec<_>>());
-//! # Ok::<(), thalweg::Error>(())
+//! # Ok::<(), thalweg_loader::Error>(())
 //! ```
 //!
 //! **Back-pressure.** Besides what the consumer holds, there are never more batches than `prefetch`
 //! and those that the decode threads work on. **Errors.** A sample that cannot be decoded becomes
-//! an `Err` that names it, just before its batch, which has one image less. The other samples are
+//! an [`Error::Sample`], just before its batch, which has one image less. The other samples are
 //! not affected. **Ranks** that take a step together for each batch set
 //! [`drop_last`](LoaderOptions::drop_last): then all of them get the same number of batches,
 //! whatever fails. **Raw frames** need no host memory of their own: see [`upload_ppm`], and
@@ -61,6 +61,7 @@
 
 mod assembly;
 mod batch;
+mod error;
 mod folders;
 mod formats;
 mod image_sink;
@@ -91,6 +92,7 @@ mod upload;
 mod upload_plan;
 
 pub use batch::{Batch, BatchEvents, BatchOn, byte_ranges};
+pub use error::{Error, Result, SampleError};
 pub use folders::{ImageFolder, Labeled};
 pub use formats::{read_ppm, upload_ppm};
 pub use image_sink::ImageSink;

@@ -28,8 +28,8 @@ use crate::upload_plan::UploadPlan;
 /// Dropping it stops its threads, once each has finished its current sample, and gives all memory
 /// back. So a decoder that never returns blocks the drop.
 ///
-/// A forked child has none of the threads. There, `next` gives [`Error::Forked`] once, and a drop
-/// leaks what the loader holds. Call no other method there.
+/// A forked child has none of the threads. There, `next` gives [`thalweg::Error::Forked`] once, and
+/// a drop leaks what the loader holds. Call no other method there.
 pub struct Loader<M: Clone + Send + 'static> {
     pub(crate) queue: Arc<Queue<M>>,
     pub(crate) device: Device,
@@ -177,11 +177,11 @@ impl<M: Clone + Send + 'static> Loader<M> {
     ///
     /// let mut resumed = Loader::new(cpu, source(), options)?;
     /// resumed.resume(checkpoint)?;
-    /// let labels = |batch: Option<thalweg::Result<thalweg::Event<thalweg_loader::Batch<u64>>>>| {
-    ///     Ok::<_, thalweg::Error>(batch.unwrap()?.synchronize()?.meta)
+    /// let labels = |batch: Option<thalweg_loader::Result<thalweg::Event<thalweg_loader::Batch<u64>>>>| {
+    ///     Ok::<_, thalweg_loader::Error>(batch.unwrap()?.synchronize()?.meta)
     /// };
     /// assert_eq!(labels(resumed.next())?, labels(loader.next())?);
-    /// # Ok::<(), thalweg::Error>(())
+    /// # Ok::<(), thalweg_loader::Error>(())
     /// ```
     ///
     /// # Errors
@@ -258,12 +258,12 @@ impl<M: Clone + Send + 'static> Loader<M> {
 }
 
 impl<M: Clone + Send + 'static> Iterator for Loader<M> {
-    type Item = Result<Event<Batch<M>>>;
+    type Item = crate::Result<Event<Batch<M>>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.forked() {
             // Once only, because the iterator must end.
-            return (!std::mem::replace(&mut self.told_fork, true)).then_some(Err(Error::Forked));
+            return (!std::mem::replace(&mut self.told_fork, true)).then_some(Err(Error::Forked.into()));
         }
         let begin = Instant::now();
         let queue = self.queue.clone();
@@ -296,7 +296,7 @@ impl<M: Clone + Send + 'static> FusedIterator for Loader<M> {}
 #[allow(clippy::large_enum_variant)] // it is taken apart at once, so a box would cost more
 pub(crate) enum Step<M: Clone + Send + 'static> {
     /// Return this.
-    Done(Option<Result<Event<Batch<M>>>>),
+    Done(Option<crate::Result<Event<Batch<M>>>>),
     /// Wait until something changes.
     Wait,
     /// Decide how to upload: the images and bytes of the first batch, and whether more may come.

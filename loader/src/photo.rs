@@ -20,6 +20,7 @@ use image::codecs::{png::PngDecoder, webp::WebPDecoder};
 use image::{ColorType, ImageDecoder, ImageError, ImageFormat, Limits};
 use thalweg_jpeg::orientation::place;
 
+use crate::error::SampleError;
 use crate::image_sink::{ImageSink, zeros};
 use crate::{DecodeError, metadata};
 
@@ -52,13 +53,13 @@ const WEBP_BYTES: usize = 6;
 /// viewer would show the part that is there). Or it has more pixels, or decoding it needs more
 /// memory, than [`LoaderOptions`](crate::LoaderOptions) allow.
 pub fn read_photo(path: &Path, sink: &mut ImageSink<'_>) -> Result<(), DecodeError> {
-    let mut file = File::open(path).map_err(|e| format!("cannot open it: {e}"))?;
+    let mut file = File::open(path).map_err(SampleError::file("open it"))?;
     if file.metadata().is_ok_and(|data| data.is_dir()) {
-        return Err("this is a folder; expected a PNG, JPEG or WebP file".into());
+        return Err(SampleError::Format("this is a folder; expected a PNG, JPEG or WebP file".into()).into());
     }
     let mut bytes = Vec::new();
     // The first bytes decide the format, so that a device or a film is not read into memory.
-    let failed = |e| format!("cannot read it: {e}");
+    let failed = SampleError::file("read it");
     (&mut file).take(64).read_to_end(&mut bytes).map_err(failed)?;
     let format = format(&bytes)?;
     #[cfg(feature = "jpeg-device")]
@@ -80,22 +81,18 @@ pub fn decode_photo(bytes: &[u8], sink: &mut ImageSink<'_>) -> Result<(), Decode
     decode(format(bytes)?, bytes, sink)
 }
 
-fn format(bytes: &[u8]) -> Result<ImageFormat, DecodeError> {
-    if bytes.is_empty() {
-        return Err("the file is empty; expected a PNG, JPEG or WebP image".into());
-    }
-    match image::guess_format(bytes) {
-        Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP)) => Ok(format),
-        Ok(other) => {
-            let name = other.extensions_str().join("/").to_uppercase();
-            Err(format!("this is a {name} file; expected PNG, JPEG or WebP").into())
-        }
-        Err(_) => Err("not an image this program reads; expected PNG, JPEG or WebP".into()),
-    }
+fn format(bytes: &[u8]) -> Result<ImageFormat, SampleError> {
+    let found = match image::guess_format(bytes) {
+        Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP)) => return Ok(format),
+        Ok(other) => format!("this is a {} file", other.extensions_str().join("/").to_uppercase()),
+        Err(_) if bytes.is_empty() => "the file is empty".to_owned(),
+        Err(_) => "not an image this program reads".to_owned(),
+    };
+    Err(SampleError::Format(format!("{found}; expected PNG, JPEG or WebP")))
 }
 
 fn decode(format: ImageFormat, bytes: &[u8], sink: &mut ImageSink<'_>) -> Result<(), DecodeError> {
-    let truncated = |name| Err(format!("truncated: the file ends before the {name} image does").into());
+    let truncated = |format| Err(SampleError::Truncated { format }.into());
     match format {
         ImageFormat::Png if !png_is_whole(bytes) => truncated("PNG"),
         ImageFormat::Png => {
@@ -113,18 +110,18 @@ fn decode(format: ImageFormat, bytes: &[u8], sink: &mut ImageSink<'_>) -> Result
     }
 }
 
-fn broken(error: ImageError) -> String {
-    format!("broken image: {}", error.to_string().trim_end())
+fn broken(error: ImageError) -> SampleError {
+    SampleError::Broken(error.to_string().trim_end().to_owned())
 }
 
 /// Decodes a JPEG into the sink.
 fn jpeg(bytes: &[u8], sink: &mut ImageSink<'_>) -> Result<(), DecodeError> {
-    let outline = thalweg_jpeg::outline(bytes).map_err(|error| error.to_string())?;
+    let outline = thalweg_jpeg::outline(bytes).map_err(SampleError::from)?;
     let scratch = sink.scratch;
     scratch.allow(outline.height, outline.width)?;
     let pixels = sink.rgb(outline.height, outline.width)?;
     let _share = scratch.take(outline.scratch)?;
-    scratch.jpeg(|decoder| decoder.decode(bytes, pixels)).map_err(|error| error.to_string())?;
+    scratch.jpeg(|decoder| decoder.decode(bytes, pixels)).map_err(SampleError::from)?;
     sink.host_jpeg = true;
     Ok(())
 }
@@ -140,7 +137,7 @@ fn upright(
     let (width, height) = decoder.dimensions();
     let allowed = 1..=MAX_SIDE;
     if !allowed.contains(&width) || !allowed.contains(&height) {
-        return Err(format!("{width} x {height} pixels; expected 1 to {MAX_SIDE} a side").into());
+        return Err(SampleError::Side { height, width, most: MAX_SIDE }.into());
     }
     let scratch = sink.scratch;
     scratch.allow(height, width)?;
@@ -173,7 +170,10 @@ fn upright(
         ColorType::La16 => (true, 2, true),
         ColorType::Rgb16 => (false, 3, true),
         ColorType::Rgba16 => (false, 4, true),
-        other => return Err(format!("pixels of type {other:?}; expected gray or RGB of 8 or 16 bits").into()),
+        other => {
+            let found = format!("pixels of type {other:?}; expected gray or RGB of 8 or 16 bits");
+            return Err(SampleError::Format(found).into());
+        }
     };
     let to = pixels.as_chunks_mut::<3>().0;
     for y in 0..size[0] {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use futures_core::Stream;
 use log::warn;
-use thalweg::{Error, Event, Result};
+use thalweg::{Error, Event};
 
 use crate::batch::Batch;
 use crate::loader::{Loader, Step};
@@ -48,18 +48,18 @@ use crate::lock;
 ///     while let Some(batch) = std::future::poll_fn(|cx| Pin::new(&mut loader).poll_next(cx)).await {
 ///         seen.extend(batch?.await?.meta);
 ///     }
-///     Ok::<(), thalweg::Error>(())
+///     Ok::<(), thalweg_loader::Error>(())
 /// })?;
 /// assert_eq!(seen, [0, 1, 2, 3, 4]);
-/// # Ok::<(), thalweg::Error>(())
+/// # Ok::<(), thalweg_loader::Error>(())
 /// ```
 impl<M: Clone + Send + 'static> Stream for Loader<M> {
-    type Item = Result<Event<Batch<M>>>;
+    type Item = crate::Result<Event<Batch<M>>>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         if this.forked() {
-            return Poll::Ready((!std::mem::replace(&mut this.told_fork, true)).then_some(Err(Error::Forked)));
+            return Poll::Ready((!std::mem::replace(&mut this.told_fork, true)).then_some(Err(Error::Forked.into())));
         }
         let begin = *this.pending.get_or_insert_with(Instant::now);
         let queue = this.queue.clone();

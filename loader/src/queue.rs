@@ -20,6 +20,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use log::warn;
@@ -27,6 +28,7 @@ use log::warn;
 use thalweg::{Error, PinnedBuffer, PinnedPool, Result};
 
 use crate::assembly::{Assembly, Decoded};
+use crate::error::SampleError;
 use crate::image_sink::{self, ImageSink, Pixels};
 use crate::loader_state::LoaderState;
 use crate::options::{LoaderOptions, UploadMode};
@@ -156,11 +158,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
     /// Runs the body of a thread. If it panics, the loader ends with an error.
     pub(crate) fn guarded(self: Arc<Self>, run: impl FnOnce(&Self)) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(&self))) {
-            let name = std::thread::current().name().unwrap_or_default().to_owned();
-            let reason = format!("{name} panicked: {}", message(panic));
-            let mut state = lock(&self.state);
-            state.fail(Error::Thread { reason });
-            drop(state);
+            let thread = thread::current().name().unwrap_or_default().to_owned();
+            lock(&self.state).fail(crate::Error::Panicked { thread, message: message(panic) });
             self.wake();
         }
     }
@@ -193,8 +192,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
         let last = order.of_last_rank(position.saturating_add(size as u64 - 1));
         let mut ask = |index| {
             catch_unwind(AssertUnwindSafe(|| source(index))).map_err(|panic| {
-                let cause = format!("the source panicked: {}", message(panic));
-                Error::Sample { index, name: "source".into(), cause: Arc::from(DecodeError::from(cause)) }
+                let cause = SampleError::Panicked { what: "source", message: message(panic) };
+                crate::Error::of_sample(index, "source".into(), cause)
             })
         };
         let mut samples = Vec::new();
@@ -296,21 +295,15 @@ impl<M: Clone + Send + 'static> Queue<M> {
         {
             sink.takes_jpeg = self.takes_jpeg;
         }
-        let thread = std::thread::current();
+        let thread = thread::current();
         let decode = || self.options.timeline.host(thread.name().unwrap_or("decode"), &name, || decode(&mut sink));
         let run = catch_unwind(AssertUnwindSafe(decode));
         let (host_jpeg, left_device) = (sink.host_jpeg, sink.left_device.take());
         let image = sink.into_image();
-        let outcome: Result<_, DecodeError> = match (run, image) {
-            (Ok(Ok(())), Some(image)) => Ok(image),
-            (Ok(Ok(())), None) => Err("the decoder returned without an image".into()),
-            (Ok(Err(error)), _) => Err(error),
-            (Err(panic), _) => Err(format!("the decoder panicked: {}", message(panic)).into()),
-        };
         let (spent, memory) = (begin.elapsed(), memory.into_inner());
-        let outcome = match outcome {
+        let outcome = match decoded(run, image) {
             Ok((size, pixels)) => Ok(Decoded { index, name, size, pixels, meta }),
-            Err(cause) => Err(Error::Sample { index, name, cause: Arc::from(cause) }),
+            Err(cause) => Err(crate::Error::of_sample(index, name, cause)),
         };
 
         let mut state = lock(&self.state);
@@ -344,7 +337,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         }
     }
 
-    pub(crate) fn count_failure(&self, state: &mut State<M>, error: &Error) {
+    pub(crate) fn count_failure(&self, state: &mut State<M>, error: &crate::Error) {
         state.stats.failed += 1;
         if self.options.skip_errors {
             warn!("skipped: {error}");
@@ -399,6 +392,16 @@ impl<M: Clone + Send + 'static> Queue<M> {
                 }
             }
         }
+    }
+}
+
+/// The image of a decoder, or the reason why there is none.
+pub(crate) fn decoded<T>(run: thread::Result<Result<(), DecodeError>>, image: Option<T>) -> Result<T, DecodeError> {
+    match (run, image) {
+        (Ok(Ok(())), Some(image)) => Ok(image),
+        (Ok(Ok(())), None) => Err(SampleError::NoImage.into()),
+        (Ok(Err(error)), _) => Err(error),
+        (Err(panic), _) => Err(SampleError::Panicked { what: "decoder", message: message(panic) }.into()),
     }
 }
 

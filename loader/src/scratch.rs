@@ -3,7 +3,8 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use crate::{DecodeError, lock};
+use crate::error::SampleError;
+use crate::lock;
 
 /// The memory that a decoder may keep for the next file.
 #[cfg(feature = "image")]
@@ -49,13 +50,9 @@ impl Scratch {
 
     /// Takes a part of the budget, and waits while others have it. Whoever has a part waits for
     /// nothing, so this ends: call it after the pixels have their memory.
-    pub(crate) fn take(&self, bytes: usize) -> Result<Share<'_>, DecodeError> {
+    pub(crate) fn take(&self, bytes: usize) -> Result<Share<'_>, SampleError> {
         if bytes > self.budget {
-            let [needed, budget] = [bytes, self.budget].map(|bytes| bytes as f64 / 1e6);
-            return Err(format!(
-                "decoding it takes {needed:.1} MB of memory beside its pixels; `scratch_budget` is {budget:.1} MB"
-            )
-            .into());
+            return Err(SampleError::ScratchBudget { needed: bytes, budget: self.budget });
         }
         let mut used = lock(&self.used);
         while *used > self.budget - bytes {
@@ -66,18 +63,10 @@ impl Scratch {
     }
 
     /// Checks the number of pixels of an image.
-    pub(crate) fn allow(&self, height: u32, width: u32) -> Result<(), DecodeError> {
-        let pixels = u64::from(height) * u64::from(width);
-        if pixels <= self.pixel_limit {
-            return Ok(());
-        }
-        let megapixels = |pixels: u64| pixels as f64 / 1e6;
-        Err(format!(
-            "{width} x {height} pixels are {:.1} megapixels; the limit (`pixel_limit`) is {:.1}",
-            megapixels(pixels),
-            megapixels(self.pixel_limit)
-        )
-        .into())
+    pub(crate) fn allow(&self, height: u32, width: u32) -> Result<(), SampleError> {
+        let limit = self.pixel_limit;
+        let allowed = u64::from(height) * u64::from(width) <= limit;
+        if allowed { Ok(()) } else { Err(SampleError::PixelLimit { height, width, limit }) }
     }
 
     /// Lends a decoder.

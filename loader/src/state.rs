@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use thalweg::{DeviceBuffer, Error, Event, Result};
+use thalweg::{DeviceBuffer, Event};
 
 use crate::assembly::Assembly;
 use crate::batch::Batch;
+use crate::error::{Error, Result};
 use crate::in_flight::{Holder, InFlight, Outcome};
 use crate::source::{Decode, Order, Samples};
 use crate::stats::Stats;
@@ -204,7 +205,8 @@ impl<M: Clone + Send + 'static> State<M> {
                     self.ready_batches += 1;
                     self.ready.push_back(Ready::batch(event, through, bytes));
                 }
-                Outcome::Failed(error) | Outcome::NoMemory(error, _) => self.fail(error),
+                Outcome::Failed(error) => self.fail(error),
+                Outcome::NoMemory(error, _) => self.fail(error.into()),
                 // Nothing of it comes, so it counts with what came before.
                 Outcome::Nothing => match self.ready.back_mut() {
                     Some(last) => last.after = through,

@@ -211,10 +211,10 @@ fn a_pinned_budget_is_not_worked_around() {
     let spent: Pin = |_, wanted| Err(Error::PinnedBudget { wanted, in_use: 1, budget: 1 });
     let cpu = Device::cpu().unwrap();
     let loader = Loader::with(cpu, source(), options(UploadMode::Auto), spent, AnyStream::new).unwrap();
-    let errors: Vec<Error> = loader.map(|batch| batch.unwrap_err()).collect();
+    let errors: Vec<_> = loader.map(|batch| batch.unwrap_err()).collect();
     assert_eq!(errors.len(), 9);
     for error in errors {
-        let Error::Sample { cause, .. } = &error else { panic!("{error}") };
+        let crate::Error::Sample { cause, .. } = &error else { panic!("{error}") };
         assert!(matches!(cause.downcast_ref(), Some(Error::PinnedBudget { budget: 1, .. })), "{error}");
     }
 }
@@ -237,8 +237,8 @@ fn a_panic_in_an_upload_ends_the_loader() {
             Sample::new("empty", Bomb, move |sink| sink.rgb_in_file(1, 1, empty()?, 0))
         });
         let mut loader = Loader::new(Device::cpu().unwrap(), samples, options(upload)).unwrap();
-        let Some(Err(Error::Thread { reason })) = loader.next() else { panic!("an error was due") };
-        assert_eq!(reason, "an upload panicked: dropped");
+        let Some(Err(crate::Error::Panicked { thread, message })) = loader.next() else { panic!("an error was due") };
+        assert_eq!((&*thread, &*message), ("an upload", "dropped"));
         assert!(loader.next().is_none());
     }
 }
@@ -289,8 +289,8 @@ fn a_failure_is_told_in_every_later_epoch() {
     drop(state);
     for epoch in 1..4 {
         loader.restart();
-        let Some(Err(Error::Thread { reason })) = loader.next() else { panic!("epoch {epoch} has no error") };
-        assert!(reason.ends_with("panicked: dropped"), "{reason}");
+        let Some(Err(error)) = loader.next() else { panic!("epoch {epoch} has no error") };
+        assert!(matches!(&error, crate::Error::Panicked { message, .. } if message == "dropped"), "{error}");
         assert!(loader.next().is_none());
     }
 }

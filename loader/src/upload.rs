@@ -1,5 +1,6 @@
 //! From decoded images to a batch on the device, on streams of the loader's own or in `next`.
 
+use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};
@@ -9,16 +10,17 @@ use log::warn;
 
 use thalweg::{Activity, AnyStream, Device, DeviceBuffer, Error, Event, LiveBrand, On, PinnedBuffer, Result, Stream};
 
-use crate::assembly::{Assembly, Decoded, sample};
+use crate::assembly::{Assembly, Decoded};
 use crate::batch::{Batch, BatchOn, padded};
+use crate::error::SampleError;
 use crate::image_sink::Pixels;
 use crate::in_flight::{Holder, Outcome, Refused};
-use crate::lock;
 use crate::monitor::{MemoryMonitor, UploadSite};
 use crate::options::UploadMode;
 use crate::pieces::ReadPieces;
 use crate::queue::{Queue, message};
 use crate::state::State;
+use crate::{DecodeError, lock};
 
 /// The number of times that a batch without device memory is tried again after the consumer was
 /// told.
@@ -90,13 +92,9 @@ impl<M: Clone + Send + 'static> Queue<M> {
         // Read before the attempt, so that it sees all memory that the consumer gave back by then.
         let told = state.waits_for(number);
         drop(state);
-        let failed = |panic| {
-            let reason = format!("an upload panicked: {}", message(panic));
-            (Vec::new(), Outcome::Failed(Error::Thread { reason }))
-        };
         // The metadata is the user's, and its destructor may panic.
         let settled = catch_unwind(AssertUnwindSafe(|| self.settle(front, device, place, upload)));
-        let (errors, outcome) = settled.unwrap_or_else(failed);
+        let (errors, outcome) = settled.unwrap_or_else(|panic| (Vec::new(), Outcome::Failed(panicked(panic))));
         lock(monitor).look(device, &self.pool, place);
         let end = Instant::now();
 
@@ -118,8 +116,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         // Without the lock, because the metadata is the user's.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(unused)));
         if let Err(panic) = dropped {
-            let reason = format!("an upload panicked: {}", message(panic));
-            lock(&self.state).fail(Error::Thread { reason });
+            lock(&self.state).fail(panicked(panic));
             self.tell();
         }
         lock(&self.state)
@@ -133,7 +130,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         state: &mut State<M>,
         device: Device,
         number: u64,
-        errors: Vec<Error>,
+        errors: Vec<crate::Error>,
         outcome: Outcome<M>,
         told: bool,
     ) -> Vec<Decoded<M>> {
@@ -145,7 +142,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
                     flight.has_memory = false;
                     if told {
                         front.refused += 1;
-                        flight.errors.push(error);
+                        flight.errors.push(error.into());
                     }
                     if front.refused <= RETRIES {
                         Holder::Refused(front)
@@ -178,13 +175,13 @@ impl<M: Clone + Send + 'static> Queue<M> {
         device: Device,
         place: UploadSite,
         upload: impl Fn(Assembly<M>) -> Result<Event<Batch<M>>, Refused<M>>,
-    ) -> (Vec<Error>, Outcome<M>) {
+    ) -> (Vec<crate::Error>, Outcome<M>) {
         let mut errors = Vec::new();
         let order = front.order();
         loop {
             errors.extend(front.errors());
             // What is found late still comes in its place.
-            errors.sort_by_cached_key(|error| order.iter().position(|index| *index == sample(error)));
+            errors.sort_by_cached_key(|error| order.iter().position(|index| *index == error.sample()));
             if self.options.skip_errors {
                 errors.clear();
             }
@@ -204,19 +201,19 @@ impl<M: Clone + Send + 'static> Queue<M> {
                     front = again; // without the lost images, the others lie elsewhere
                     continue;
                 }
-                Err(Refused::Failed(error)) => Outcome::Failed(error),
+                Err(Refused::Failed(error)) => Outcome::Failed(error.into()),
             };
             return (errors, outcome);
         }
     }
 
     /// Turns an image whose file cannot be read into an error.
-    fn fail(&self, front: &mut Assembly<M>, image: usize, error: &io::Error) {
-        self.lose(front, image, format!("cannot read its pixels: {error}"));
+    fn fail(&self, front: &mut Assembly<M>, image: usize, error: io::Error) {
+        self.lose(front, image, SampleError::file("read its pixels")(error));
     }
 
     /// Turns an image into an error.
-    pub(crate) fn lose(&self, front: &mut Assembly<M>, image: usize, cause: String) {
+    pub(crate) fn lose(&self, front: &mut Assembly<M>, image: usize, cause: impl Into<DecodeError>) {
         let Some((lost, error)) = front.lose(image, cause) else { return };
         let mut state = lock(&self.state);
         state.stats.images -= 1;
@@ -248,7 +245,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         let unread = self.upload_files(stream, &front, &mut rgb, read)?;
         if !unread.is_empty() {
             // The last one goes first, because each changes the numbers of those after it.
-            unread.into_iter().rev().for_each(|(image, error)| self.fail(&mut front, image, &error));
+            unread.into_iter().rev().for_each(|(image, error)| self.fail(&mut front, image, error));
             return Err(Refused::Unread(front));
         }
         #[cfg(feature = "jpeg-device")]
@@ -322,6 +319,11 @@ impl<M: Clone + Send + 'static> Queue<M> {
             allocated => allocated,
         }
     }
+}
+
+/// The error that ends the loader after an upload panicked.
+fn panicked(panic: Box<dyn Any + Send>) -> crate::Error {
+    crate::Error::Panicked { thread: "an upload".to_owned(), message: message(panic) }
 }
 
 impl<M: Clone + Send + 'static> Batch<M> {

@@ -4,8 +4,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use testkit::devices::devices;
-use thalweg::{Device, Error};
-use thalweg_loader::{Loader, LoaderOptions, Sample, Source, UploadMode, decode_photo};
+use thalweg::Device;
+use thalweg_loader::{Error, Loader, LoaderOptions, Sample, SampleError, Source, UploadMode, decode_photo};
 
 use crate::{PAGE, check, draw, options, source};
 
@@ -54,9 +54,9 @@ fn a_photograph_over_the_budget_is_not_decoded() {
         cause
     };
     let cause = failure(1 << 20, u64::MAX);
-    assert!(matches!(cause.downcast_ref(), Some(Error::PinnedBudget { wanted: 768_000_000, .. })), "{cause}");
-    let cause = failure(usize::MAX, u64::MAX).to_string();
-    assert!(cause.contains("broken image"), "{cause}");
+    assert!(matches!(cause.downcast_ref(), Some(thalweg::Error::PinnedBudget { wanted: 768_000_000, .. })), "{cause}");
+    let cause = failure(usize::MAX, u64::MAX);
+    assert!(matches!(cause.downcast_ref(), Some(SampleError::Broken(_))), "{cause}");
     // By default so many pixels are refused, as Pillow refuses them.
     let cause = failure(1 << 20, LoaderOptions::default().pixel_limit).to_string();
     assert!(cause.contains("256.0 megapixels; the limit (`pixel_limit`) is 179.0"), "{cause}");
@@ -67,7 +67,7 @@ fn a_pinned_budget_that_cannot_suffice_is_an_error() {
     for &device in devices() {
         let spent = |item: Option<Result<_, Error>>| match item {
             Some(Err(Error::Sample { index, cause, .. })) => match cause.downcast_ref() {
-                Some(Error::PinnedBudget { budget, .. }) => (index, *budget),
+                Some(thalweg::Error::PinnedBudget { budget, .. }) => (index, *budget),
                 _ => panic!("{cause}"),
             },
             Some(Ok(_)) => panic!("a batch came"),
@@ -118,7 +118,7 @@ fn a_batch_without_device_memory_is_tried_again() {
         let mut loader = Loader::new(cpu, samples(|_| 100), options(1, 2, upload)).unwrap();
         let mut kept: Vec<_> = loader.by_ref().take(3).map(Result::unwrap).collect();
         let error = loader.next().unwrap().unwrap_err();
-        assert!(matches!(error, Error::OutOfMemory { wanted: 30_000, .. }), "{error}");
+        assert!(matches!(error, Error::Device(thalweg::Error::OutOfMemory { wanted: 30_000, .. })), "{error}");
         let first = kept.remove(0).synchronize().unwrap();
         assert_eq!(first.meta, [0]);
         drop(first);
@@ -152,7 +152,7 @@ fn a_batch_without_device_memory_is_tried_again() {
                         seen.push(batch.meta);
                         lost.extend(batch.failed);
                     }
-                    Err(Error::OutOfMemory { wanted: 300_000, .. }) => errors += 1,
+                    Err(Error::Device(thalweg::Error::OutOfMemory { wanted: 300_000, .. })) => errors += 1,
                     Err(error) => panic!("{error}"),
                 }
             }
@@ -186,7 +186,7 @@ fn streams_take_device_memory_in_order() {
                     seen.extend(batch.meta.clone());
                     last = Some(batch); // held until the loader says that it needs the memory
                 }
-                Err(Error::OutOfMemory { wanted: 30_000, .. }) => {
+                Err(Error::Device(thalweg::Error::OutOfMemory { wanted: 30_000, .. })) => {
                     assert!(last.take().is_some(), "the batch after {seen:?} finds no memory that nobody holds");
                     let begin = Instant::now();
                     while cpu.free_memory().unwrap() < 40_000 {

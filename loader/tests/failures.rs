@@ -1,15 +1,22 @@
 //! Tests of failures: a sample, a decoder or a source that fails costs what it must, and every rank
 //! goes on.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use testkit::cases;
 use testkit::devices::devices;
 use testkit::oracle::SplitMix;
-use thalweg::{AnyStream, Device, Error};
-use thalweg_loader::{DecodeError, ImageSink, Loader, Sample, Source, UploadMode, byte_ranges};
+use thalweg::{AnyStream, Device};
+use thalweg_loader::{DecodeError, Error, ImageSink, Loader, Sample, SampleError, Source, UploadMode, byte_ranges};
 use thalweg_vision::kernels;
 
 use crate::{PAGE, all_returned, check, draw, options, random_delay};
+
+/// Whether the reason is a panic of the decoder.
+fn panicked(cause: &Arc<dyn std::error::Error + Send + Sync>) -> bool {
+    matches!(cause.downcast_ref(), Some(SampleError::Panicked { what: "decoder", .. }))
+}
 
 proptest! {
     #![proptest_config(cases(24))]
@@ -49,9 +56,9 @@ proptest! {
                         prop_assert_eq!(name, format!("image {index}"));
                         prop_assert!(match fate(index) {
                             0 => text == "no such luck",
-                            1 => text == "the decoder panicked: out of colors",
-                            2 => text == "the decoder returned without an image",
-                            3 => matches!(cause.downcast_ref(), Some(Error::Parameter { .. })),
+                            1 => text == "the decoder panicked: out of colors" && panicked(&cause),
+                            2 => matches!(cause.downcast_ref(), Some(SampleError::NoImage)),
+                            3 => matches!(cause.downcast_ref(), Some(thalweg::Error::Parameter { .. })),
                             _ => text == "half way",
                         }, "{}", text);
                         Err(index)

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use testkit::devices::{devices, report};
 use testkit::files::{read_png, repository};
 use testkit::oracle::SplitMix;
-use thalweg::{Device, Error, Event};
-use thalweg_loader::{ImageSink, Loader, Sample, Source, UploadMode, byte_ranges, read_ppm, upload_ppm};
+use thalweg::{Device, Event};
+use thalweg_loader::{
+    Error, ImageSink, Loader, Sample, SampleError, Source, UploadMode, byte_ranges, read_ppm, upload_ppm,
+};
 
 use crate::{all_returned, draw, options, pixels, size};
 
@@ -55,7 +57,10 @@ fn files_and_folders() {
         assert!((0..3).zip(ranges).all(|(index, range)| bytes[range] == pixels(index)));
         let missing = Source::files([folder.join("missing.ppm")], read_ppm);
         let error = Loader::new(device, missing, options(1, 1, UploadMode::Auto)).unwrap().next().unwrap().unwrap_err();
-        assert!(error.to_string().contains("missing.ppm") && error.to_string().contains("cannot open it"), "{error}");
+        assert!(error.to_string().contains("missing.ppm"), "{error}");
+        let Error::Sample { cause, .. } = error else { panic!("{error}") };
+        let Some(SampleError::File { step: "open it", source }) = cause.downcast_ref() else { panic!("{cause}") };
+        assert_eq!(source.kind(), std::io::ErrorKind::NotFound);
     }
     assert!(Source::folder(folder, &["gif"], read_ppm).unwrap_err().to_string().contains("*.gif"));
     assert!(Source::folder(folder.join("nowhere"), &["ppm"], read_ppm).is_err());
@@ -298,7 +303,7 @@ fn sizes_whose_sum_overflows_cost_their_batch_alone() {
         for batch in loader.by_ref() {
             match batch {
                 Ok(batch) => seen.extend(batch.synchronize().unwrap().meta),
-                Err(Error::OutOfMemory { .. } | Error::TooLarge { .. }) => errors += 1,
+                Err(Error::Device(thalweg::Error::OutOfMemory { .. } | thalweg::Error::TooLarge { .. })) => errors += 1,
                 Err(error) => panic!("{error}"),
             }
         }

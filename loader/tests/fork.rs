@@ -3,8 +3,7 @@
 use testkit::devices::devices;
 use testkit::fork::{fork, leave};
 use testkit::process::own_process;
-use thalweg::Error;
-use thalweg_loader::{Loader, UploadMode};
+use thalweg_loader::{Error, Loader, UploadMode};
 
 use crate::{check, options, source};
 
@@ -25,7 +24,8 @@ fn a_loader_in_a_forked_child_is_left_alone() {
             // its locks for a fork.
             let Some(child) = (unsafe { fork() }) else {
                 leave(move || {
-                    let forked = matches!(loader.next(), Some(Err(Error::Forked))) && loader.next().is_none();
+                    let forked = matches!(loader.next(), Some(Err(Error::Device(thalweg::Error::Forked))))
+                        && loader.next().is_none();
                     drop((loader, held));
                     forked
                 })

@@ -86,14 +86,14 @@ fn a_batch_is_got_when_it_is_returned() {
     let cpu = Device::cpu().unwrap();
     let load = || Loader::new(cpu, failing(6), options(3, 2, UploadMode::Streams)).unwrap();
     let mut loader = load();
-    assert!(matches!(loader.next(), Some(Err(Error::Sample { index: 1, .. }))));
+    assert!(matches!(loader.next(), Some(Err(thalweg_loader::Error::Sample { index: 1, .. }))));
     assert_eq!(loader.state().samples, 0);
     assert_eq!(check(cpu, loader.next().unwrap().unwrap()), [0, 2]);
     assert_eq!(loader.state().samples, 3);
-    assert!(matches!(loader.next(), Some(Err(Error::Sample { index: 4, .. }))));
+    assert!(matches!(loader.next(), Some(Err(thalweg_loader::Error::Sample { index: 4, .. }))));
     let mut other = load();
     other.resume(loader.state()).unwrap();
-    assert!(matches!(other.next(), Some(Err(Error::Sample { index: 4, .. }))));
+    assert!(matches!(other.next(), Some(Err(thalweg_loader::Error::Sample { index: 4, .. }))));
     assert_eq!(check(cpu, other.next().unwrap().unwrap()), [3, 5]);
     assert_eq!(other.state(), LoaderState { epoch: 0, samples: 6 });
     assert!(other.next().is_none());

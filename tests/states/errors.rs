@@ -11,6 +11,7 @@ use testkit::gate::Gate;
 #[cfg(unix)]
 use testkit::process::own_process;
 use testkit::tasks::block_on;
+use thalweg::simt::cpu::Fault;
 use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedPool};
 
 use super::{filled, lanes, nothing, panics, soon};
@@ -20,7 +21,8 @@ fn a_panicking_kernel_poisons_the_device_and_wakes_everybody() {
     let healthy = Device::cpu().unwrap();
     let device = Device::new_cpu().unwrap();
     let poisoned = |error: &Error| match error {
-        Error::Kernel(text) | Error::Poisoned { cause: text, .. } => text.contains("on purpose"),
+        Error::Kernel(error) => matches!(&error.fault, Fault::Panicked { message, .. } if message == "on purpose"),
+        Error::Poisoned { cause, .. } => cause.contains("on purpose"),
         _ => false,
     };
     lanes(device, |a, b, c| {

@@ -27,7 +27,7 @@ use thalweg_collective::{BucketSizes, Comm, World};
 use thalweg_kernels::train::patches;
 use thalweg_loader::{Loader, LoaderOptions, Sample, Source, UploadMode};
 use thalweg_train::overlap::{Augmented, DataParallel, Photographs, Trainable, augment_train, texture_prefetch};
-use thalweg_train::{DeviceBatch, Result, Tensors, TokenTransformer, TokenTransformerConfig};
+use thalweg_train::{DeviceBatch, Error, Result, Tensors, TokenTransformer, TokenTransformerConfig};
 use thalweg_vision::augment::{self, Augmentation};
 use thalweg_vision::{PLANES, Pipeline, TokenParams};
 
@@ -117,7 +117,7 @@ impl Shard {
     ) -> Result<Vec<u64>> {
         let batch = loop {
             match self.0.next() {
-                Some(batch) => break batch?.synchronize()?,
+                Some(batch) => break batch.map_err(|error| Error::Source(error.into()))?.synchronize()?,
                 None => self.0.restart(),
             }
         };

@@ -40,6 +40,9 @@ pub enum Error {
     #[cfg(feature = "vision")]
     #[error(transparent)]
     Vision(#[from] thalweg_vision::Error),
+    /// The caller's source of batches failed.
+    #[error("the source of batches: {0}")]
+    Source(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A configuration is none that a model can have.
     #[error("the configuration: {0}")]
     Config(String),

@@ -7,7 +7,7 @@ use thalweg::{At, Device, LiveBrand, Stream, Timeline, stream_tags};
 use thalweg_collective::{BucketSizes, Comm, WorldOptions, ranks};
 use thalweg_loader::{Loader, Sample, Source, UploadMode};
 use thalweg_train::overlap::{DataParallel, Photographs, PhotographsOn, texture_prefetch};
-use thalweg_train::{Result, TokenTransformer, TokenTransformerConfig};
+use thalweg_train::{Error, Result, TokenTransformer, TokenTransformerConfig};
 use thalweg_vision::{PLANES, Pipeline, TokenParams};
 
 stream_tags!(Up, Make, Train, Reduce);
@@ -73,7 +73,7 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
                     loader.next().expect("an epoch has batches")
                 }
             };
-            let photographs = photographs?.synchronize()?;
+            let photographs = photographs.map_err(|error| Error::Source(error.into()))?.synchronize()?;
             let (pixels, labels) = s.bind((photographs.images, s.device().pinned_from(&photographs.meta)?))?;
             let bytes = batch.rgb.len() / images;
             for (image, pixels) in pixels.iter().enumerate() {

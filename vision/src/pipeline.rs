@@ -483,9 +483,9 @@ impl Pipeline {
         let images = images.iter().map(|image| ([image.height(), image.width()], image));
         let fill = |mut frame: Frame, image: &Image| {
             frame.image_mut(0).copy_from_slice(image.rgb());
-            self.submit(frame).map(|tokens| (tokens, ())).map_err(|error| (error, ()))
+            self.submit(frame).map(|tokens| (tokens, ())).map_err(|error| Returned { error, value: () })
         };
-        self.run_each(images, true, |_| (), fill).into_iter().map(|set| set.map_err(|(error, ())| error)).collect()
+        self.run_each(images, true, |_| (), fill).into_iter().map(|set| set.map_err(Error::from)).collect()
     }
 
     /// Works like [`run`](Self::run) for images whose pixels are on the device already, each with
@@ -494,9 +494,7 @@ impl Pipeline {
         &self,
         images: impl IntoIterator<Item = ([u32; 2], Pixels)>,
     ) -> Vec<Result<TokenSet, Returned<Pixels>>> {
-        let send = |frame, pixels| Self::send_pixels(frame, pixels).map_err(|r| (r.error, r.value));
-        let sets = self.run_each(images.into_iter(), false, |pixels| pixels, send);
-        sets.into_iter().map(|set| set.map_err(|(error, value)| Returned { error, value })).collect()
+        self.run_each(images.into_iter(), false, |pixels| pixels, Self::send_pixels)
     }
 
     /// Processes images a few at a time. `send` submits one, and keeps something of it until its
@@ -507,8 +505,8 @@ impl Pipeline {
         images: impl Iterator<Item = ([u32; 2], I)>,
         uploads: bool,
         refuse: impl Fn(I) -> K,
-        send: impl Fn(Frame, I) -> Result<(Event<Tokens>, K), (Error, K)>,
-    ) -> Vec<Result<TokenSet, (Error, K)>> {
+        send: impl Fn(Frame, I) -> Result<(Event<Tokens>, K), Returned<K>>,
+    ) -> Vec<Result<TokenSet, Returned<K>>> {
         let mut done = Vec::new();
         let mut under_way = VecDeque::new();
         for (size, image) in images {
@@ -528,14 +526,14 @@ impl Pipeline {
             };
             under_way.push_back(match frame {
                 Ok(frame) => send(frame, image),
-                Err(error) => Err((error, refuse(image))),
+                Err(error) => Err(Returned { error, value: refuse(image) }),
             });
         }
         done.extend(under_way.into_iter().map(|submitted| self.settle(submitted)));
         done
     }
 
-    fn settle<K>(&self, submitted: Result<(Event<Tokens>, K), (Error, K)>) -> Result<TokenSet, (Error, K)> {
+    fn settle<K>(&self, submitted: Result<(Event<Tokens>, K), Returned<K>>) -> Result<TokenSet, Returned<K>> {
         let (tokens, kept) = submitted?;
         match tokens.synchronize() {
             Ok(tokens) => {
@@ -543,7 +541,7 @@ impl Pipeline {
                 self.recycle(tokens);
                 Ok(set)
             }
-            Err(returned) => Err((returned.error, kept)),
+            Err(returned) => Err(Returned { error: returned.error, value: kept }),
         }
     }
 }

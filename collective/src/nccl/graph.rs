@@ -7,8 +7,10 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use thalweg::Returned;
+
 use super::{Entry, Nccl, Raw, issue};
-use crate::error::{Error, Failure, Result};
+use crate::error::{Error, Failure, Result, on_device};
 use crate::header::Call;
 use crate::lock;
 
@@ -61,8 +63,8 @@ impl Nccl {
         &self,
         seq: u64,
         call: Call,
-        launch: impl FnOnce() -> std::result::Result<T, (thalweg::Error, T)>,
-    ) -> std::result::Result<T, (Error, T)> {
+        launch: impl FnOnce() -> Result<T, Returned<T>>,
+    ) -> Result<T, Returned<T, Error>> {
         let shared = &self.shared;
         {
             let mut state = lock(&shared.state);
@@ -75,6 +77,6 @@ impl Nccl {
             shared.fail(Failure::Abandoned { rank: shared.rank_shared.rank, seq, op: call.text() });
         }
         lock(&shared.state).enqueued += 1;
-        launched.map_err(|(error, value)| (Error::Device(error), value))
+        launched.map_err(on_device)
     }
 }

@@ -35,12 +35,12 @@ use std::time::{Duration, Instant};
 use ::log::debug;
 use thalweg::{Device, Event, ForeignStream, LiveBrand, PinnedBuffer, Stream, beside_captures};
 
+use crate::backend::Backend;
 use crate::engine::mismatch;
 use crate::error::{Error, Failure, Result};
 use crate::header::{Call, Code as CallCode, Header};
 use crate::link::{Abort, goodbye};
 use crate::lock;
-use crate::options::Backend;
 use crate::rank_handle::RankShared;
 use crate::store::LONGEST_WAIT;
 pub(crate) use graph::Alive;

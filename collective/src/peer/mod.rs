@@ -22,13 +22,13 @@ use std::time::Instant;
 use thalweg::{Device, DeviceBuffer, DeviceKind, DeviceSlice, Event, LiveBrand, On, PeerBuffer, Stream};
 use thalweg_kernels::collective::{ReduceOp, reduce};
 
+use crate::backend::Backend;
 use crate::element::{CollectiveElement, Op};
 use crate::engine::mismatch;
 use crate::error::{Error, Failure, Result};
 use crate::exchange::{Exchange, Missing};
 use crate::header::{Call, Code};
 use crate::lock;
-use crate::options::Backend;
 use crate::rank_handle::RankShared;
 use crate::store::LONGEST_WAIT;
 use copies::Copies;

@@ -257,7 +257,8 @@ fn thread_count(setting: Result<String, VarError>) -> Result<usize, CpuError> {
         Err(VarError::NotUnicode(value)) => value.to_string_lossy().into_owned(),
         Ok(value) => value,
     };
-    value.parse().ok().filter(|n| *n > 0).ok_or(CpuError::ThreadCount { value })
+    let threads = value.parse().ok().filter(|n| *n > 0);
+    threads.ok_or(CpuError::Variable { name: THREADS, given: value, expected: "a positive number" })
 }
 
 /// The seed that [`SEED`] sets; 0 without it.
@@ -267,7 +268,8 @@ fn check_seed(setting: Result<String, VarError>) -> Result<u64, CpuError> {
         Err(VarError::NotUnicode(value)) => value.to_string_lossy().into_owned(),
         Ok(value) => value,
     };
-    value.parse().map_err(|_| CpuError::CheckSeed { value })
+    let expected = "a number from 0 to 2^64 - 1";
+    value.parse().map_err(|_| CpuError::Variable { name: SEED, given: value, expected })
 }
 
 /// A failure of a CPU device.
@@ -283,10 +285,8 @@ pub(crate) enum CpuError {
     OutOfMemory { bytes: usize, free: usize },
     /// The system cannot start a thread for a queue.
     Thread { reason: String },
-    /// `THALWEG_CPU_THREADS` is not a positive number.
-    ThreadCount { value: String },
-    /// `THALWEG_CHECK_SEED` is not a number.
-    CheckSeed { value: String },
+    /// A variable of the environment has another value than expected.
+    Variable { name: &'static str, given: String, expected: &'static str },
     /// A host waits on a seeded schedule, but no command can run.
     Deadlock { blocked: String },
 }
@@ -310,8 +310,7 @@ impl fmt::Display for CpuError {
                 write!(f, "the CPU device has no {} of memory; free: {free}", counted(*bytes, "byte"))
             }
             Self::Thread { reason } => write!(f, "the CPU device got no thread for a stream: {reason}"),
-            Self::ThreadCount { value } => write!(f, "{THREADS} must be a positive number, not `{value}`"),
-            Self::CheckSeed { value } => write!(f, "{SEED} must be a number from 0 to 2^64 - 1, not `{value}`"),
+            Self::Variable { name, given, expected } => write!(f, "{name} is {given}, expected {expected}"),
             Self::Deadlock { blocked } => {
                 write!(f, "no stream of the CPU device can go on: {blocked}")
             }

@@ -499,7 +499,7 @@ fn thread_counts() {
     assert!((1..=MOST_THREADS).contains(&thread_count(Err(VarError::NotPresent)).unwrap()));
     for bad in ["", "0", "-1", "many"] {
         let error = thread_count(Ok(bad.into())).unwrap_err();
-        assert_eq!(error.to_string(), format!("THALWEG_CPU_THREADS must be a positive number, not `{bad}`"));
+        assert_eq!(error.to_string(), format!("THALWEG_CPU_THREADS is {bad}, expected a positive number"));
     }
 }
 

@@ -86,12 +86,6 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether the fault is an access to memory that is not allowed.
-    #[must_use]
-    pub fn is_access(&self) -> bool {
-        matches!(self, Self::OutOfBounds { .. } | Self::SharedMemory { .. } | Self::Found { .. })
-    }
-
     /// Returns the fault of the thread `rank`, whose body panicked with `payload`.
     #[cold]
     pub(super) fn of_panic(payload: Box<dyn Any + Send>, place: &Place<'_>, rank: u32) -> Self {

@@ -11,7 +11,7 @@ fn checked<T>(f: impl for<'l> FnOnce(&Stream<PerThread<'l>>) -> T) -> T {
 
 fn fault(result: Result<()>) -> Fault {
     match result.unwrap_err() {
-        Error::Access(error) => error.fault,
+        Error::Kernel(error) => error.fault,
         other => panic!("{other}"),
     }
 }
@@ -39,7 +39,7 @@ fn a_report_names_kernel_block_thread_line_element_and_seed() {
     }
     // The device has failed as a whole, as with any other fault of a kernel.
     let again = device.per_thread(|s| s.synchronize()).unwrap();
-    assert!(matches!(again, Err(Error::Access(_) | Error::Poisoned { .. })));
+    assert!(matches!(again, Err(Error::Kernel(_) | Error::Poisoned { .. })));
 }
 
 #[test]
@@ -144,6 +144,6 @@ fn an_ordinary_device_finds_what_is_past_the_end_and_nothing_else() {
     run(0).unwrap();
     run(8).unwrap();
     let error = run(10).unwrap_err();
-    assert!(matches!(&error, Error::Access(e) if matches!(e.fault, Fault::OutOfBounds { element: 240, len: 240, .. })));
+    assert!(matches!(&error, Error::Kernel(e) if matches!(e.fault, Fault::OutOfBounds { element: 240, len: 240, .. })));
     assert!(!error.to_string().contains("SEED"), "{error}");
 }

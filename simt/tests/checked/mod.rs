@@ -21,19 +21,8 @@ fn check(family: &Family, m: u32, seed: u64) -> Option<Result<BlockError, Launch
 fn run(device: &Device, family: &Family, m: u32) -> Option<Result<BlockError, LaunchError>> {
     match device.per_thread(|s| (family.run)(s, m)).unwrap() {
         Ok(()) => None,
-        Err(Error::Access(error)) => Some(Ok(*error)),
+        Err(Error::Kernel(error)) => Some(Ok(*error)),
         Err(Error::Launch(error)) => Some(Err(error)),
-        Err(Error::Kernel(text)) => {
-            let fault = if text.contains("its threads diverged") {
-                assert!(text.contains("tests/mutants/src/"), "{text}");
-                Fault::Diverged { threads: text }
-            } else {
-                // The text begins with the kernel, the block and the thread.
-                assert!(text.contains(family.kernel) && text.contains("] panicked: "), "{text}");
-                Fault::Panicked { thread: [0; 3], message: text }
-            };
-            Some(Ok(BlockError { kernel: family.kernel, block: [0; 3], fault, seed: None }))
-        }
         Err(other) => panic!("{} {m}: {other}", family.kernel),
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 use jpeg_encoder::{ColorType, Encoder};
-use thalweg::{AnyStream, Device, Error, Result, beside_captures};
+use thalweg::{AnyStream, Device, Result, beside_captures};
 use thalweg_loader::{DecodeBackend, Loader, LoaderOptions, Source, UploadMode, read_photo};
 
 /// The threads that run code of this library, which are some of the loader's and that of the
@@ -21,7 +21,7 @@ const PINNED: c_uint = 2;
 /// A loader, and the thread that takes its batches.
 pub struct Running {
     shared: Arc<Shared>,
-    consumer: JoinHandle<Result<()>>,
+    consumer: JoinHandle<thalweg_loader::Result<()>>,
 }
 
 #[derive(Default)]
@@ -47,7 +47,7 @@ fn go_global(gpu: Device) -> Result<()> {
 
 /// Takes batches until it is told to stop. Half of them give their memory back to the loader. The
 /// others free theirs, so the loader allocates all the time.
-fn consume(device: Device, folder: &Path, flags: c_uint, shared: &Shared) -> Result<()> {
+fn consume(device: Device, folder: &Path, flags: c_uint, shared: &Shared) -> thalweg_loader::Result<()> {
     let global = flags & GLOBAL != 0;
     let source = Source::folder(folder, &["jpg"], move |path, sink| {
         if global {
@@ -75,7 +75,7 @@ fn consume(device: Device, folder: &Path, flags: c_uint, shared: &Shared) -> Res
             loader.restart();
             continue;
         };
-        let done = stream.enter(|s| s.record(s.wait(batch?)?).map_err(Error::from))?;
+        let done = stream.enter(|s| Ok::<_, thalweg_loader::Error>(s.record(s.wait(batch?)?)?))?;
         match number % 4 {
             0 | 2 => loader.recycle(done),
             1 => drop(done.synchronize()?),
