@@ -19,7 +19,7 @@ import re
 import sys
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-CRATES = ["host", "vision/src", "loader/src", "jpeg/src", "cublaslt/src", "train/src", "collective/src", "kernels-gpu/src", "simt/src", "ptx-builder/src", "cli/src"]
+CRATES = ["host", "vision/src", "loader/src", "jpeg/src", "processor/src", "cublaslt/src", "train/src", "collective/src", "kernels-gpu/src", "simt/src", "ptx-builder/src", "cli/src"]
 # The rooms of `host`, from the lowest; a file in none of them is in the typed layer.
 ROOMS = ["error", "driver", "runtime", None, "overlap timeline"]
 

@@ -22,6 +22,7 @@ CRATES = {
     "thalweg_simt": "simt/src/lib.rs",
     "thalweg_kernels": "kernels-gpu/src/lib.rs",
     "thalweg_jpeg": "jpeg/src/lib.rs",
+    "thalweg_processor": "processor/src/lib.rs",
     "thalweg_loader": "loader/src/lib.rs",
     "thalweg_vision": "vision/src/lib.rs",
     "thalweg_cublaslt": "cublaslt/src/lib.rs",

@@ -31,8 +31,8 @@ pub(crate) fn published() -> Result<(), String> {
 /// From the sources of the standard library, which the kernels need anyway: no other toolchain is
 /// installed. Nothing runs.
 fn cross(target: &str) -> Result<(), String> {
-    let crates = "-p thalweg -p thalweg-loader -p thalweg-vision -p thalweg-jpeg -p thalweg-cublaslt -p thalweg-train \
-                  -p thalweg-collective -p thalweg-cli";
+    let crates = "-p thalweg -p thalweg-loader -p thalweg-vision -p thalweg-jpeg -p thalweg-processor -p thalweg-cublaslt \
+                  -p thalweg-train -p thalweg-collective -p thalweg-cli";
     let check = format!(
         "cargo check --locked -Zbuild-std=std,panic_abort --target {target} --target-dir target/cross {crates}"
     );

@@ -1,0 +1,267 @@
+//! Images to the input of a model, on the host.
+
+use std::collections::HashMap;
+
+use rayon::prelude::*;
+use thalweg::simt::{bf16, f16};
+
+use crate::coefficients::AxisCoefficients;
+use crate::levels::Table;
+use crate::plan::{ImagePlan, UnitOrder, View};
+use crate::resize::Resize;
+use crate::{Error, InputLayout, Processor, ResampleFilter, Resampler, Result};
+
+/// A decoded image.
+#[derive(Clone, Copy)]
+pub struct RgbImage<'a> {
+    /// The number of rows.
+    pub height: u32,
+    /// The number of columns.
+    pub width: u32,
+    /// The pixels, [height, width, 3].
+    pub rgb: &'a [u8],
+}
+
+impl std::fmt::Debug for RgbImage<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RgbImage").field("height", &self.height).field("width", &self.width).finish_non_exhaustive()
+    }
+}
+
+impl RgbImage<'_> {
+    fn admit(self) -> Result<()> {
+        let Self { height, width, rgb } = self;
+        crate::sizes::admit([height, width])?;
+        match rgb.len() == 3 * height as usize * width as usize {
+            true => Ok(()),
+            false => Err(Error::ImageBytes { height, width, given: rgb.len() }),
+        }
+    }
+}
+
+/// An element of `pixel_values`: `f32`, [`f16`] or [`bf16`].
+pub trait InputElement: thalweg::simt::Element + Default + PartialEq + sealed::Sealed {
+    /// Rounds a number to the nearest element, ties to even.
+    fn from_number(v: f32) -> Self;
+    /// Returns the number, which is exact.
+    fn to_number(self) -> f32;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! elements {
+    ($($element:ty: $from:expr, $to:expr;)*) => {$(
+        impl sealed::Sealed for $element {}
+        impl InputElement for $element {
+            fn from_number(v: f32) -> Self {
+                $from(v)
+            }
+            fn to_number(self) -> f32 {
+                $to(self)
+            }
+        }
+    )*};
+}
+elements! {
+    f32: std::convert::identity, std::convert::identity;
+    f16: f16::from_f32, f16::to_f32;
+    bf16: bf16::from_f32, bf16::to_f32;
+}
+
+/// The input of a model, on the host.
+#[derive(Clone, Debug)]
+pub struct HostInputs<E> {
+    /// The numbers, in the shape that [`InputLayout::shape`] says.
+    pub pixel_values: Vec<E>,
+    /// The shape, and the tensors beside `pixel_values`.
+    pub layout: InputLayout,
+}
+
+/// The weights of axes: samples, outputs.
+type Weights = HashMap<[u32; 2], AxisCoefficients>;
+
+impl Processor {
+    /// Computes the input of a model on the host. Each image is the work of one thread of the
+    /// current pool of rayon.
+    ///
+    /// # Errors
+    /// The batch has more than 2^31 - 1 rows. An image that is refused is in
+    /// [`InputLayout::errors`], and the batch has the others.
+    pub fn process<E: InputElement>(&self, images: &[RgbImage<'_>]) -> Result<HostInputs<E>> {
+        let layout = self.layout_of(images.iter().map(|image| {
+            image.admit()?;
+            self.plan([image.height, image.width])
+        }))?;
+        let mut pixel_values = vec![E::default(); layout.elements()];
+        self.process_into(&layout, images, &mut pixel_values)?;
+        Ok(HostInputs { pixel_values, layout })
+    }
+
+    /// Does the same as [`process`](Self::process) in memory of the caller, for a layout that
+    /// [`layout`](Self::layout) computed from the sizes of all `images`.
+    ///
+    /// # Errors
+    /// `to` has another length than [`InputLayout::elements`], or an image has another size than
+    /// the layout says.
+    pub fn process_into<E: InputElement>(
+        &self,
+        layout: &InputLayout,
+        images: &[RgbImage<'_>],
+        to: &mut [E],
+    ) -> Result<()> {
+        if to.len() != layout.elements() {
+            let (given, room) = (layout.elements() as u64, to.len() as u64);
+            return Err(Error::Capacity { what: "elements", given, room });
+        }
+        let processor = layout.processor();
+        let table = processor.levels().map(|numbers| numbers.map(E::from_number));
+        let weights = processor.weights(layout)?;
+        layout.parts(to).into_par_iter().try_for_each(|((i, plan), to)| {
+            let image = images.get(*i).copied().filter(|image| [image.height, image.width] == plan.size);
+            let wrong = || crate::error::parameter("images", format!("another image {i}"), "those of the layout");
+            let image = image.ok_or_else(wrong)?;
+            image.admit()?;
+            processor.write(plan, image.rgb, &weights, &table, to);
+            Ok(())
+        })
+    }
+
+    /// Computes the weights of each axis that the images have.
+    fn weights(&self, layout: &InputLayout) -> Result<Weights> {
+        let mut weights = Weights::new();
+        let params = self.params();
+        for (_, plan) in &layout.plans {
+            for (view, axis) in plan.views.iter().flat_map(|view| [(view, 0), (view, 1)]) {
+                let key = [plan.size[axis], view.resized[axis]];
+                if key[0] != key[1] && !weights.contains_key(&key) {
+                    let [samples, outputs] = key;
+                    weights.insert(key, AxisCoefficients::new(samples, outputs, params.filter, params.resampler)?);
+                }
+            }
+        }
+        Ok(weights)
+    }
+
+    /// Writes the units of an image.
+    fn write<E: InputElement>(&self, plan: &ImagePlan, rgb: &[u8], weights: &Weights, table: &Table<E>, to: &mut [E]) {
+        let (order, size) = (self.order(), plan.size);
+        for view in &plan.views {
+            let sink = Sink { order, table, view: *view, columns: order.grid(view.canvas)[1] };
+            let first = view.first as usize * order.len();
+            let to = &mut to[first..];
+            let down = weights.get(&[size[0], view.resized[0]]);
+            let across = weights.get(&[size[1], view.resized[1]]);
+            let vertical_first = self.params().resampler.vertical_first(size, view.resized);
+            let resize = Resize { rgb, size, to: view.resized, across, down, vertical_first };
+            sink.write(resize, to);
+        }
+        let used = plan.units as usize * order.len();
+        to[used..].fill(E::default());
+    }
+}
+
+impl InputLayout {
+    /// Cuts the memory of `pixel_values` into the parts of the images.
+    fn parts<'a, E>(&'a self, mut to: &'a mut [E]) -> Vec<(&'a (usize, ImagePlan), &'a mut [E])> {
+        let len = self.processor().order().len();
+        let mut parts = Vec::with_capacity(self.len());
+        for (plan, range) in self.plans.iter().zip(self.units.starts.windows(2)) {
+            let (own, rest) = to.split_at_mut((range[1] - range[0]) * len);
+            parts.push((plan, own));
+            to = rest;
+        }
+        parts
+    }
+}
+
+/// Writes the pixels of a view into its units.
+struct Sink<'a, E> {
+    order: UnitOrder,
+    table: &'a Table<E>,
+    view: View,
+    /// The units of a row.
+    columns: u32,
+}
+
+impl<E: InputElement> Sink<'_, E> {
+    fn write(&self, resize: Resize<'_>, to: &mut [E]) {
+        let View { canvas, resized, at, .. } = self.view;
+        if canvas == resized {
+            return resize.rows(|y, levels| self.row(y, levels, to));
+        }
+        let mut row = vec![0; 3 * canvas[1] as usize];
+        let (left, cut) = (3 * at[1].max(0) as usize, 3 * (-at[1]).max(0) as usize);
+        let bytes = (3 * resized[1] as usize - cut).min(row.len() - left);
+        resize.rows(|y, levels| {
+            let y = y as i32 + at[0];
+            if (0..canvas[0] as i32).contains(&y) {
+                row[left..left + bytes].copy_from_slice(&levels[cut..cut + bytes]);
+                self.row(y as u32, &row, to);
+            }
+        });
+        let inside = at[0].max(0) as u32..(at[0] + resized[0] as i32).min(canvas[0] as i32) as u32;
+        row.fill(0);
+        (0..canvas[0]).filter(|y| !inside.contains(y)).for_each(|y| self.row(y, &row, to));
+    }
+
+    /// Writes a row of the canvas.
+    fn row(&self, y: u32, levels: &[u8], to: &mut [E]) {
+        let UnitOrder { side, .. } = self.order;
+        let pixels = levels.as_chunks::<3>().0;
+        let down = self.order.strides()[1] * (y % side) as usize;
+        for (x, pixels) in (0..).zip(pixels.chunks_exact(side as usize)) {
+            let unit = self.order.unit(self.columns, y / side, x);
+            let start = unit * self.order.len() + down;
+            match self.order.channels_last {
+                true => self.interleaved(pixels, &mut to[start..]),
+                false => self.planes(pixels, &mut to[start..]),
+            }
+        }
+    }
+
+    fn interleaved(&self, pixels: &[[u8; 3]], to: &mut [E]) {
+        for (pixel, to) in pixels.iter().zip(to.as_chunks_mut::<3>().0) {
+            *to = std::array::from_fn(|c| self.table[c][pixel[c] as usize]);
+        }
+    }
+
+    fn planes(&self, pixels: &[[u8; 3]], to: &mut [E]) {
+        let [plane, ..] = self.order.strides();
+        for (c, table) in self.table.iter().enumerate() {
+            let to = &mut to[c * plane..];
+            for (pixel, to) in pixels.iter().zip(&mut *to) {
+                *to = table[pixel[c] as usize];
+            }
+            for copy in 1..self.order.copies as usize {
+                to.copy_within(..pixels.len(), copy * self.order.channel());
+            }
+        }
+    }
+}
+
+/// Resizes an image to `to` (rows, columns), in two passes with levels between them.
+///
+/// ```
+/// use thalweg_processor::{ResampleFilter, Resampler, RgbImage, resize};
+///
+/// let image = RgbImage { height: 1, width: 2, rgb: &[0, 0, 0, 200, 100, 50] };
+/// assert_eq!(resize(image, [1, 1], ResampleFilter::Bilinear, Resampler::Pil)?, [100, 50, 25]);
+/// # Ok::<(), thalweg_processor::Error>(())
+/// ```
+///
+/// # Errors
+/// A side is out of its range, the bytes are not as many as the size says, or the library has no
+/// such filter.
+pub fn resize(image: RgbImage<'_>, to: [u32; 2], filter: ResampleFilter, resampler: Resampler) -> Result<Vec<u8>> {
+    image.admit()?;
+    let size = [image.height, image.width];
+    let axis = |i: usize| AxisCoefficients::new(size[i], to[i], filter, resampler);
+    let (down, across) = (axis(0)?, axis(1)?);
+    let (down, across) = ((size[0] != to[0]).then_some(&down), (size[1] != to[1]).then_some(&across));
+    let vertical_first = resampler.vertical_first(size, to);
+    let mut rgb = Vec::with_capacity(3 * to[0] as usize * to[1] as usize);
+    Resize { rgb: image.rgb, size, to, across, down, vertical_first }.rows(|_, row| rgb.extend_from_slice(row));
+    Ok(rgb)
+}

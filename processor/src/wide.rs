@@ -1,0 +1,20 @@
+//! Code that is compiled twice: for every processor, and for those with wider vectors.
+
+/// Runs `work`, compiled for AVX2 if the processor has it. What `work` calls must be
+/// `#[inline(always)]`, or it is compiled for every processor.
+#[inline(always)]
+#[allow(unsafe_code, reason = "nothing else lets code that is built for every processor use what this one has")]
+pub(crate) fn wide<R>(work: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2")]
+        fn compiled_for_avx2<R>(work: impl FnOnce() -> R) -> R {
+            work()
+        }
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: The processor has this feature, as was just asked.
+            return unsafe { compiled_for_avx2(work) };
+        }
+    }
+    work()
+}

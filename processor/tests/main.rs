@@ -1,0 +1,6 @@
+//! Processors against golden files, and their properties.
+
+mod files;
+mod golden;
+mod hostile;
+mod properties;
