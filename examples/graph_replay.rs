@@ -9,15 +9,18 @@
 //! cargo run --release --example graph_replay -- --timeline graph_replay.svg
 //! ```
 //!
-//! Each slot of a ring gets a graph, captured at the slot's first use.
+//! A cache has a graph for each slot of a ring. The first frame of all is launched, and then each
+//! slot is captured at its next use.
 
 #[path = "support/mod.rs"]
 mod support;
 
 use std::time::Instant;
 
-use thalweg::overlap::graph_replay;
-use thalweg::{Activity, Brand, DeviceBuffer, Error, PinnedBuffer, Resource, Ring, Stream, Timeline, stream_tags};
+use thalweg::{
+    Activity, Brand, DeviceBuffer, Error, GraphCache, GraphWork, PinnedBuffer, Resource, Ring, Stream, Timeline,
+    stream_tags,
+};
 use thalweg_vision::kernels;
 
 stream_tags!(Work);
@@ -46,14 +49,14 @@ fn main() -> Result<(), Error> {
     println!("                stream     graph");
     for length in [2, 8, 32, 128] {
         let timeline = if length == 8 { &timeline } else { &off };
+        let chain = Chain { length };
         let (stream, want) = run(work, frames, "launches", timeline, |mut slot| {
-            chain(&work, &mut slot, length)?;
+            chain.enqueue(&work, &mut slot)?;
             Ok(slot)
         })?;
-        let mut graphs = Vec::new();
-        let (graph, got) = run(work, frames, "replay", timeline, |slot| {
-            Ok(graph_replay(&work, &mut graphs, slot, |s, slot| chain(s, slot, length))?)
-        })?;
+        let mut graphs = GraphCache::default();
+        let (graph, got) =
+            run(work, frames, "replay", timeline, |slot| Ok(graphs.enqueue(&work, length, slot, &chain)?))?;
         assert!(got == want, "the results of the graph differ from those of the stream");
         let [stream, graph] = [stream, graph].map(|seconds| 1e6 * seconds / f64::from(length));
         println!("{length:3} in a row  {stream:9.2} {graph:9.2}");
@@ -61,16 +64,22 @@ fn main() -> Result<(), Error> {
     args.finish(&timeline)
 }
 
-/// Uploads an image, runs `duration` kernels on it, and downloads the last means. The stream runs
-/// them or captures them.
-fn chain<S: Brand>(s: &Stream<S>, slot: &mut OnStream<S>, length: u32) -> Result<(), Error> {
-    let (image, rgb, planes, means, host) = slot;
-    s.copy_to_device(image, rgb)?;
-    for i in 0..length / 2 {
-        kernels::textures(s, SIDE, SIDE, 0.5, 1.0 / (1 + i) as f32, rgb, planes)?;
-        kernels::features(s, SIDE, SIDE, PATCH, planes, means)?;
+/// The upload of an image, `length` kernels on it, and the download of the last means. The stream
+/// runs them or captures them.
+struct Chain {
+    length: u32,
+}
+
+impl GraphWork<Slot> for Chain {
+    fn enqueue<S: Brand>(&self, s: &Stream<S>, slot: &mut OnStream<S>) -> Result<(), Error> {
+        let (image, rgb, planes, means, host) = slot;
+        s.copy_to_device(image, rgb)?;
+        for i in 0..self.length / 2 {
+            kernels::textures(s, SIDE, SIDE, 0.5, 1.0 / (1 + i) as f32, rgb, planes)?;
+            kernels::features(s, SIDE, SIDE, PATCH, planes, means)?;
+        }
+        s.copy_to_host(means, host)
     }
-    s.copy_to_host(means, host)
 }
 
 /// Sends frames through a ring of three slots. Returns the seconds for each frame, and the results.

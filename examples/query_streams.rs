@@ -22,9 +22,8 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use query::{Results, Slot, scores, textures, tokens, upload};
-use thalweg::overlap::three_stream;
-use thalweg::{LiveBrand, Result, Stream, Timeline, stream_tags};
+use query::{Results, Slot, query_streams};
+use thalweg::{Event, LiveBrand, Result, Ring, Stream, Timeline, stream_tags};
 use thalweg_vision::{Error, Head, Image, Layer, Pipeline, Query, TokenParams};
 
 stream_tags!(Upload, Texture, Score, Allocate);
@@ -57,27 +56,27 @@ fn draw(image: &mut [u8], n: usize) {
     image[..strip].iter_mut().enumerate().for_each(|(i, v)| *v = (i * (n + 1)) as u8);
 }
 
-/// Runs the images three times through the slots. Returns their results, the least time and the
-/// slots. `timeline` records the last run.
+/// Runs the images three times through the slots. Returns their results and the least time.
+/// `timeline` records the last run.
 fn run<S: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
     streams: (&Stream<S>, &Stream<A>, &Stream<B>, &Stream<C>),
-    mut slots: Vec<Slot>,
+    slots: &mut Ring<Slot>,
     images: usize,
     timeline: &Timeline,
-) -> Result<(Vec<Results>, Duration, Vec<Slot>)> {
+) -> Result<(Vec<Results>, Duration)> {
     let (mut results, mut least) = (Vec::new(), Duration::MAX);
     let off = Timeline::disabled();
     for timeline in [&off, &off, timeline] {
         results.clear();
         let start = Instant::now();
-        slots = three_stream(
+        query_streams(
             streams,
             slots,
-            |n, slot: &mut Slot| {
+            images,
+            |n, slot| {
                 draw(&mut slot.image, n);
-                Ok(n < images)
+                Ok(())
             },
-            (upload, textures, scores, tokens),
             |_, slot| {
                 results.push(slot.results());
                 Ok(())
@@ -86,7 +85,7 @@ fn run<S: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
         )?;
         least = least.min(start.elapsed());
     }
-    Ok((results, least, slots))
+    Ok((results, least))
 }
 
 fn main() -> Result<(), Error> {
@@ -101,13 +100,13 @@ fn main() -> Result<(), Error> {
     let slot = |_| {
         let mut slot = Slot::new(gpu, size, &params, &head, &query)?;
         slot.image.copy_from_slice(&plain);
-        Ok::<_, Error>(slot)
+        Ok::<_, Error>(Event::ready(slot))
     };
-    let slots = (0..5).map(slot).collect::<Result<Vec<_>, _>>()?;
+    let mut slots = (0..5).map(slot).collect::<Result<Ring<_>, _>>()?;
 
-    let (want, on_one, slots) = run((&up, &up, &up, &up), slots, images, &Timeline::disabled())?;
+    let (want, on_one) = run((&up, &up, &up, &up), &mut slots, images, &Timeline::disabled())?;
     let timeline = args.timeline(gpu)?;
-    let (got, on_four, _) = run((&up, &texture, &score, &allocate), slots, images, &timeline)?;
+    let (got, on_four) = run((&up, &texture, &score, &allocate), &mut slots, images, &timeline)?;
     assert!(got == want && got[0] != got[1], "the results differ from those of one stream");
 
     // The pipeline sums in another order, so the last bits of its scores may differ.

@@ -18,10 +18,42 @@ mod support;
 use std::time::{Duration, Instant};
 
 use support::tokens::{Slot, allocation, relevance, texture, upload};
-use thalweg::overlap::three_stream;
-use thalweg::{Error, LiveBrand, Result, Stream, Timeline, stream_tags};
+use thalweg::overlap::stages;
+use thalweg::{Activity, Event, LiveBrand, Resource, Result, Ring, Stream, Timeline, stream_tags};
 
 stream_tags!(Upload, Texture, Relevance, Allocation);
+
+/// The pattern: sends `images` images through slots that are used in turn. It takes four streams:
+/// one for the uploads, and one for each of the three stages. On the stream of the first stage,
+/// each upload would wait behind the kernels of the previous image, and the copy engine would be
+/// idle.
+///
+/// `load` fills a slot on the host, and `take` sees it when all steps are done. The third stage
+/// also downloads the results. Five slots keep the four steps and the host busy. Fewer are enough
+/// if the upload takes longest. The same stream may stand in all four places. The results are then
+/// the same, but one step runs at a time.
+pub fn three_stream<S: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand, R: Resource>(
+    (up, first, second, third): (&Stream<S>, &Stream<A>, &Stream<B>, &Stream<C>),
+    slots: &mut Ring<R>,
+    images: usize,
+    load: impl FnMut(usize, &mut R) -> Result<()>,
+    (mut upload, mut a, mut b, mut c): (
+        impl FnMut(&Stream<S>, &mut R::On<S>) -> Result<()>,
+        impl FnMut(&Stream<A>, &mut R::On<A>) -> Result<()>,
+        impl FnMut(&Stream<B>, &mut R::On<B>) -> Result<()>,
+        impl FnMut(&Stream<C>, &mut R::On<C>) -> Result<()>,
+    ),
+    take: impl FnMut(usize, &mut R) -> Result<()>,
+    timeline: &Timeline,
+) -> Result<()> {
+    stages(slots)
+        .host(load)
+        .step(up, Activity::Upload, |s, _, slot| upload(s, slot))
+        .step(first, Activity::Compute, |s, _, slot| a(s, slot))
+        .step(second, Activity::Compute, |s, _, slot| b(s, slot))
+        .step(third, Activity::Compute, |s, _, slot| c(s, slot))
+        .run_and_take(0..images, take, timeline)
+}
 
 /// Runs the images three times through `slots` slots. Returns their tokens and the least time.
 /// `timeline` records the last run.
@@ -32,21 +64,23 @@ fn run<S: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
 ) -> Result<(Vec<Vec<f32>>, Duration)> {
     let gpu = streams.0.device();
     let image = support::images(gpu, 1, size[0], size[1])?;
-    let mut slots = (0..slots).map(|_| Slot::new(gpu, &image, size)).collect::<Result<Vec<_>>>()?;
+    let slots = (0..slots).map(|_| Slot::new(gpu, &image, size).map(Event::ready));
+    let mut slots = slots.collect::<Result<Ring<_>>>()?;
     let (mut tokens, mut least) = (Vec::new(), Duration::MAX);
     let off = Timeline::disabled();
     for timeline in [&off, &off, timeline] {
         tokens.clear();
         let start = Instant::now();
-        slots = three_stream(
+        three_stream(
             streams,
-            slots,
+            &mut slots,
+            images,
             // Images arrive in page-locked memory. A strip that depends on the number makes each
             // image different.
             |n, slot: &mut Slot| {
                 let strip = slot.host.len() / 64;
                 slot.host[..strip].iter_mut().enumerate().for_each(|(i, v)| *v = (i * (n + 1)) as u8);
-                Ok(n < images)
+                Ok(())
             },
             (upload, texture, relevance, allocation),
             |_, slot| {
@@ -60,7 +94,7 @@ fn run<S: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
     Ok((tokens, least))
 }
 
-fn main() -> Result<(), Error> {
+fn main() -> Result<()> {
     let args =
         support::Arguments::parse("Runs three stages of successive images and their uploads at once, on four streams.");
     let gpu = args.device()?;

@@ -126,8 +126,11 @@ mod event;
 mod foreign;
 mod fork;
 mod graph;
+mod graph_cache;
 mod host_function;
 mod kernel;
+#[doc(hidden)]
+pub mod library;
 mod memory;
 mod occupancy;
 pub mod overlap;
@@ -153,6 +156,7 @@ pub use event::{Event, EventFuture, QueryResult, TimedEvent, Unzip};
 pub use foreign::{Foreign, ForeignStream};
 pub use fork::{BranchArgs, BranchRef};
 pub use graph::{Capture, Graph};
+pub use graph_cache::{GraphCache, GraphStep, GraphWork};
 pub use memory::{DeviceBuffer, DeviceCopy, PeerBuffer, PeerSlice, PinnedBuffer, PinnedPool};
 pub use occupancy::{Occupancy, OccupancyQuery};
 pub use region::Region;
@@ -166,6 +170,7 @@ pub use runtime::sync_stats::{HostWait, HostWaits, SyncReport, SyncStats};
 pub use scope::{At, DeviceRank, for_each_device};
 pub use shared::{Shared, SharedRead};
 pub use stream::Stream;
+pub use thalweg_simt::cpu::{BlockError, Fault, Finding};
 #[doc(hidden)]
 pub use thalweg_simt::host::counted as __counted;
 pub use thalweg_simt::host::{DeviceSlice, HostSlice};

@@ -11,7 +11,9 @@ use crate::resource::Resource;
 ///
 /// [`acquire`](Ring::acquire) gives the slot that came back the longest ago, as an [`Event`] to
 /// wait for on a stream or on the host. If the ring has no slot left, `acquire` makes a new one. So
-/// a step that fails and loses its slot does not end the loop.
+/// a step that fails and loses its slot does not end the loop. A ring that is collected from events
+/// of slots makes none. [`stages`](fn@crate::overlap::stages) sends the slots of a ring through
+/// several streams.
 ///
 /// ```
 /// use thalweg::{Device, Ring, stream_tags};
@@ -32,7 +34,7 @@ use crate::resource::Resource;
 pub struct Ring<R: Resource> {
     slots: VecDeque<Event<R>>,
     depth: usize,
-    make: Box<dyn FnMut() -> Result<R> + Send>,
+    make: Option<Box<dyn FnMut() -> Result<R> + Send>>,
 }
 
 /// The most slots of a ring. A wrong number would otherwise use memory up, slot by slot.
@@ -49,17 +51,20 @@ impl<R: Resource> Ring<R> {
             return Err(Error::Parameter { name: "depth", given: depth.to_string(), expected });
         }
         let slots = (0..depth).map(|_| make().map(Event::ready)).collect::<Result<_>>()?;
-        Ok(Self { slots, depth, make: Box::new(make) })
+        Ok(Self { slots, depth, make: Some(Box::new(make)) })
     }
 
     /// The slot that came back the longest ago, or a new one if all are lost or lent.
     ///
     /// # Errors
-    /// `make` failed.
+    /// `make` failed, or there is no slot left and the ring makes none.
     pub fn acquire(&mut self) -> Result<Event<R>> {
-        match self.slots.pop_front() {
-            Some(slot) => Ok(slot),
-            None => (self.make)().map(Event::ready),
+        match (self.slots.pop_front(), &mut self.make) {
+            (Some(slot), _) => Ok(slot),
+            (None, Some(make)) => make().map(Event::ready),
+            (None, None) => {
+                Err(Error::Parameter { name: "slots", given: "none".into(), expected: "at least 1".into() })
+            }
         }
     }
 
@@ -73,6 +78,22 @@ impl<R: Resource> Ring<R> {
     /// Returns the number of slots that the ring holds when none is lent.
     pub fn depth(&self) -> usize {
         self.depth
+    }
+
+    /// Returns the number of slots in the ring.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Returns whether all slots are lost or lent.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Drops the slots that came back last, if there are more than `depth`.
+    pub fn truncate(&mut self, depth: usize) {
+        self.depth = self.depth.min(depth);
+        self.slots.truncate(depth);
     }
 
     /// Waits on the host for every slot in the ring.
@@ -92,6 +113,30 @@ impl<R: Resource> Ring<R> {
             }
         }
         Ok(())
+    }
+}
+
+impl<R: Resource> Default for Ring<R> {
+    /// A ring without slots, which makes none.
+    fn default() -> Self {
+        Self { slots: VecDeque::new(), depth: 0, make: None }
+    }
+}
+
+impl<R: Resource> FromIterator<Event<R>> for Ring<R> {
+    /// A ring of these slots, which makes no new ones.
+    fn from_iter<I: IntoIterator<Item = Event<R>>>(slots: I) -> Self {
+        let mut ring = Self::default();
+        ring.extend(slots);
+        ring
+    }
+}
+
+impl<R: Resource> Extend<Event<R>> for Ring<R> {
+    /// Adds slots. The ring holds that many more.
+    fn extend<I: IntoIterator<Item = Event<R>>>(&mut self, slots: I) {
+        self.slots.extend(slots);
+        self.depth = self.depth.max(self.slots.len());
     }
 }
 

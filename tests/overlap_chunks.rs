@@ -2,7 +2,6 @@
 //! streams and slots. When a step fails, they give all memory back.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use testkit::oracle;
 
@@ -11,14 +10,17 @@ use proptest::test_runner::{TestCaseError, TestRunner};
 use testkit::devices::alone;
 use testkit::process::again;
 use thalweg::overlap::{
-    ChunkOrder, Chunks, FrameSlot, StageTimes, choose, double_buffer, grouped, interleaved, measure_stages,
-    producer_consumer, serial, serial_pageable, stages, three_stream,
+    ChunkOrder, Chunks, StageTimes, choose, grouped, interleaved, measure_stages, serial, serial_pageable, stages,
 };
 use thalweg::{
     Activity, AnyStream, Device, DeviceBuffer, DeviceSlice, Error, Event, PinnedBuffer, PinnedPool, Resource, Result,
-    Scoped, Stream, Timeline,
+    Ring, Scoped, Stream, Timeline,
 };
 use thalweg_vision::kernels;
+
+use crate::examples::double_buffer::{FrameSlot, double_buffer};
+use crate::examples::producer_consumer::producer_consumer;
+use crate::examples::three_stream::three_stream;
 
 /// An item is an image of this many bytes. Its results are the entropies of its patches.
 const SIZE: [u32; 2] = [9, 5];
@@ -194,25 +196,28 @@ fn double_buffer_equals_serial() {
         let images: Vec<_> = (0..frames).map(|n| bytes(device, ITEM[0], seed ^ n as u64)).collect();
         let [a, b, c] = [(); 3].map(|()| AnyStream::new(device).unwrap());
         let mut got = Vec::new();
-        let slots = (0..depth).map(|_| FrameSlot::new(device, ITEM[0], ITEM[1]).unwrap()).collect();
+        let mut slots = frame_slots(device, depth);
         let load = |n: usize, slot: &mut FrameSlot<u8, f32>| {
-            let Some(image) = images.get(n) else { return Ok(false) };
-            slot.input.copy_from_slice(image);
-            Ok(true)
+            slot.input.copy_from_slice(&images[n]);
+            Ok(())
         };
         let take = |n: usize, slot: &mut FrameSlot<u8, f32>| {
             assert_eq!(n, got.len());
             got.push(bits(&slot.output));
             Ok(())
         };
-        let slots = a.enter(|a| {
-            b.enter(|b| c.enter(|c| double_buffer((a, b, c), slots, load, entropies, take, &Timeline::disabled())))
-        });
-        prop_assert_eq!(slots.unwrap().len(), depth);
+        let (slots_ref, off) = (&mut slots, Timeline::disabled());
+        a.enter(|a| b.enter(|b| c.enter(|c| double_buffer((a, b, c), slots_ref, frames, load, entropies, take, &off))))
+            .unwrap();
+        prop_assert_eq!(slots.len(), depth);
         let want: Vec<_> = images.iter().map(|image| reference(device, image)).collect();
         prop_assert_eq!(got, want);
         Ok(())
     });
+}
+
+fn frame_slots(device: Device, depth: usize) -> Ring<FrameSlot<u8, f32>> {
+    (0..depth).map(|_| Event::ready(FrameSlot::new(device, ITEM[0], ITEM[1]).unwrap())).collect()
 }
 
 /// The buffers of an image that goes through four streams.
@@ -249,11 +254,10 @@ fn three_stream_equals_serial_on_four_streams_and_on_one() {
         ) -> Vec<Vec<u32>> {
             let device = streams.0.device();
             let mut got = Vec::new();
-            let slots = (0..depth).map(|_| Slot::new(device)).collect();
+            let mut slots = (0..depth).map(|_| Event::ready(Slot::new(device))).collect::<Ring<_>>();
             let load = |n: usize, slot: &mut Slot| {
-                let Some(image) = images.get(n) else { return Ok(false) };
-                slot.rgb.copy_from_slice(image);
-                Ok(true)
+                slot.rgb.copy_from_slice(&images[n]);
+                Ok(())
             };
             let take = |_, slot: &mut Slot| {
                 got.push(bits(&slot.results));
@@ -267,7 +271,8 @@ fn three_stream_equals_serial_on_four_streams_and_on_one() {
                     s.copy_to_host(&slot.entropy, &mut slot.results)
                 },
             );
-            assert_eq!(three_stream(streams, slots, load, steps, take, &Timeline::disabled()).unwrap().len(), depth);
+            three_stream(streams, &mut slots, images.len(), load, steps, take, &Timeline::disabled()).unwrap();
+            assert_eq!(slots.len(), depth);
             got
         }
         let [s, a, b, c] = [(); 4].map(|()| AnyStream::new(device).unwrap());
@@ -288,7 +293,7 @@ fn stages_equal_serial_whatever_their_number_and_fail_at_their_item() {
     on_every_device(40, counts, |device, (depth, items, count, apart, fails)| {
         let lanes = [(); 6].map(|()| AnyStream::new(device).unwrap());
         let slot = || (device.pinned::<u8>(8).unwrap(), lanes[0].enter(|s| s.alloc::<u8>(8)?.synchronize()).unwrap());
-        let mut slots: VecDeque<_> = (0..count).map(|_| Event::ready(slot())).collect();
+        let mut slots: Ring<_> = (0..count).map(|_| Event::ready(slot())).collect();
         let seen = RefCell::new(Vec::new());
         let mut chain = stages::<_, Error>(&mut slots)
             .host(|n, slot: &mut (PinnedBuffer<u8>, DeviceBuffer<u8>)| {
@@ -328,9 +333,11 @@ fn stages_equal_serial_whatever_their_number_and_fail_at_their_item() {
 
 #[test]
 fn no_slots_for_stages_are_an_error() {
-    let mut slots = VecDeque::<Event<DeviceBuffer<u8>>>::new();
-    assert!(stages::<_, Error>(&mut slots).run(0..1, &Timeline::disabled()).is_err());
-    stages::<_, Error>(&mut slots).run(0..0, &Timeline::disabled()).unwrap();
+    let (mut slots, off) = (Ring::<DeviceBuffer<u8>>::default(), Timeline::disabled());
+    let none = stages::<_, Error>(&mut slots).run(0..1, &off);
+    assert!(matches!(none, Err(Error::Parameter { name: "slots", .. })));
+    assert!(stages::<_, Error>(&mut slots).run_and_take(0..1, |_, _| Ok(()), &off).is_err());
+    stages::<_, Error>(&mut slots).run(0..0, &off).unwrap();
 }
 
 #[test]
@@ -340,15 +347,15 @@ fn producer_consumer_equals_serial() {
         let images: Vec<_> = (0..count).map(|n| bytes(device, ITEM[0], seed ^ n as u64)).collect();
         let want: Vec<_> = images.iter().map(|image| reference(device, image)).collect();
         let [a, b] = [(); 2].map(|()| AnyStream::new(device).unwrap());
-        let slots = (0..depth).map(|_| Slot::new(device).image).collect();
+        let mut slots: Ring<_> = (0..depth).map(|_| Event::ready(Slot::new(device).image)).collect();
         let results =
             (0..count).map(|_| (Slot::new(device).entropy, device.pinned(ITEM[1]).unwrap())).collect::<Vec<_>>();
         let got = a.enter(|a| {
             b.enter(|b| {
                 let (images, mut results) = (a.bind(images).unwrap(), b.bind(results).unwrap());
-                let (slots, handoffs) = producer_consumer(
+                producer_consumer(
                     (a, b),
-                    slots,
+                    &mut slots,
                     count,
                     |s, n, slot: &mut thalweg::On<_, DeviceBuffer<u8>>| s.copy_to_device(&images[n], slot),
                     |s, n, slot| {
@@ -359,7 +366,7 @@ fn producer_consumer_equals_serial() {
                     &Timeline::disabled(),
                 )
                 .unwrap();
-                assert_eq!((slots.len(), handoffs.events), (depth, 2 * count));
+                assert_eq!(slots.len(), depth);
                 b.record(results).unwrap().synchronize().unwrap()
             })
         });
@@ -426,12 +433,13 @@ fn a_step_that_fails_loses_nothing() {
             lanes[0].enter(|a| {
                 lanes[1].enter(|b| {
                     lanes[2].enter(|c| {
-                        let mut slots: Vec<_> =
-                            (0..3).map(|_| FrameSlot::new(device, ITEM[0], ITEM[1]).unwrap()).collect();
-                        for slot in &mut slots {
+                        let slot = |_| {
+                            let mut slot = FrameSlot::new(device, ITEM[0], ITEM[1]).unwrap();
                             slot.input = pool.take(ITEM[0]).unwrap();
                             slot.input.fill(3);
-                        }
+                            Event::ready(slot)
+                        };
+                        let mut slots = (0..3).map(slot).collect();
                         let mut taken = 0;
                         let take = |_, _: &mut FrameSlot<u8, f32>| {
                             taken += 1;
@@ -439,8 +447,9 @@ fn a_step_that_fails_loses_nothing() {
                         };
                         let failed = double_buffer(
                             (a, b, c),
-                            slots,
-                            |n, _| Ok(n < 9),
+                            &mut slots,
+                            9,
+                            |_, _| Ok(()),
                             |s, x, y| entropies(s, x, y).and(fail_at(&left)),
                             take,
                             off,
@@ -484,14 +493,13 @@ fn out_of_memory_half_way_is_an_error_that_passes() {
 }
 
 /// Runs `test` on three scoped streams of a new device, with slots that are made before it starts.
-fn with_slots(depth: usize, test: impl for<'l> Fn(Device, [&Stream<Scoped<'l>>; 3], Vec<FrameSlot<u8, f32>>)) {
+fn with_slots(depth: usize, test: impl for<'l> Fn(Device, [&Stream<Scoped<'l>>; 3], Ring<FrameSlot<u8, f32>>)) {
     let device = Device::new_cpu().unwrap();
     let lane = AnyStream::new(device).unwrap();
     // One scoped stream is passed three times, because the closure takes three scoped streams of
     // one type.
     lane.enter(|s| {
-        let slots = (0..depth).map(|_| FrameSlot::new(device, ITEM[0], ITEM[1]).unwrap()).collect();
-        test(device, [s; 3], slots);
+        test(device, [s; 3], frame_slots(device, depth));
     });
 }
 
@@ -499,8 +507,7 @@ fn with_slots(depth: usize, test: impl for<'l> Fn(Device, [&Stream<Scoped<'l>>; 
 fn frames_need_no_memory_of_their_own() {
     let _alone = alone();
     with_slots(3, |device, [a, b, c], mut slots| {
-        slots.iter_mut().for_each(|slot| slot.input.fill(3));
-        let planes = b.alloc::<u8>(64).unwrap().synchronize().unwrap();
+        let mut planes = Ring::from_iter([Event::ready(b.alloc::<u8>(64).unwrap().synchronize().unwrap())]);
         // The limit leaves not one free byte.
         device.limit_memory(Some(METERED));
         device.limit_memory(Some(METERED - device.free_memory().unwrap()));
@@ -510,11 +517,15 @@ fn frames_need_no_memory_of_their_own() {
             taken += 1;
             Ok(())
         };
-        double_buffer((a, b, c), slots, |n, _| Ok(n < 20), entropies, take, &Timeline::disabled()).unwrap();
+        let load = |_, slot: &mut FrameSlot<u8, f32>| {
+            slot.input.fill(3);
+            Ok(())
+        };
+        double_buffer((a, b, c), &mut slots, 20, load, entropies, take, &Timeline::disabled()).unwrap();
         assert_eq!(taken, 20);
         producer_consumer(
             (a, b),
-            vec![planes],
+            &mut planes,
             20,
             |s, _, x| s.fill(x, 1),
             |s, _, x| s.fill(x, 2),
@@ -530,41 +541,41 @@ fn what_was_under_way_is_taken_before_an_error_returns() {
     let off = &Timeline::disabled();
     let purpose = || Error::Thread { reason: "on purpose".into() };
     for at in 0..6 {
-        with_slots(3, |_, [a, b, c], slots| {
+        with_slots(3, |_, [a, b, c], mut slots| {
             let mut taken = Vec::new();
             let take = |n, _: &mut FrameSlot<u8, f32>| {
                 taken.push(n);
                 Ok(())
             };
-            let load = |n, _: &mut FrameSlot<u8, f32>| if n == at { Err(purpose()) } else { Ok(true) };
-            let failed = double_buffer((a, b, c), slots, load, |_, _, _| Ok(()), take, off);
+            let load = |n, _: &mut FrameSlot<u8, f32>| if n == at { Err(purpose()) } else { Ok(()) };
+            let failed = double_buffer((a, b, c), &mut slots, 20, load, |_, _, _| Ok(()), take, off);
             assert!(matches!(failed, Err(Error::Thread { .. })));
-            assert_eq!(taken, (0..at).collect::<Vec<_>>());
+            assert_eq!((taken, slots.len()), ((0..at).collect::<Vec<_>>(), 2));
         });
-        with_slots(3, |_, [a, b, c], slots| {
+        with_slots(3, |_, [a, b, c], mut slots| {
             let mut calls = 0;
             let take = |n, _: &mut FrameSlot<u8, f32>| {
                 calls += 1;
                 if n == at { Err(purpose()) } else { Ok(()) }
             };
-            let failed = double_buffer((a, b, c), slots, |n, _| Ok(n < 20), |_, _, _| Ok(()), take, off);
+            let failed = double_buffer((a, b, c), &mut slots, 20, |_, _| Ok(()), |_, _, _| Ok(()), take, off);
             assert!(matches!(failed, Err(Error::Thread { .. })));
             assert_eq!(calls, at + 1);
         });
         with_slots(2, |device, [a, b, _], _| {
             nothing_is_lost(device, |_| {
-                let slots =
-                    vec![a.alloc::<u8>(4).unwrap().synchronize().unwrap(), a.alloc(4).unwrap().synchronize().unwrap()];
+                let slot = |_| Event::ready(a.alloc::<u8>(4).unwrap().synchronize().unwrap());
+                let mut slots = (0..2).map(slot).collect();
                 let consume = |s: &Stream<Scoped<'_>>, n, _: &mut _| {
                     if n == at { Err(purpose()) } else { s.is_complete().map(|_| ()) }
                 };
-                let failed = producer_consumer((a, b), slots, 20, |_, _, _| Ok(()), consume, off);
+                let failed = producer_consumer((a, b), &mut slots, 20, |_, _, _| Ok(()), consume, off);
                 assert!(matches!(failed, Err(Error::Thread { .. })));
             });
         });
     }
-    with_slots(0, |_, [a, b, c], slots| {
-        let none = double_buffer((a, b, c), slots, |_, _| Ok(true), |_, _, _| Ok(()), |_, _| Ok(()), off);
+    with_slots(0, |_, [a, b, c], mut slots| {
+        let none = double_buffer((a, b, c), &mut slots, 1, |_, _| Ok(()), |_, _, _| Ok(()), |_, _| Ok(()), off);
         assert!(matches!(none, Err(Error::Parameter { name: "slots", .. })));
     });
 }

@@ -4,20 +4,24 @@
 //! Each test uses few streams: a GPU has few hardware queues (8 unless it is told otherwise),
 //! and a stream that stands at a gate holds up every stream of its queue.
 
-use std::collections::VecDeque;
+use std::cell::Cell;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use testkit::devices::{alone, devices};
 use testkit::gate::{Gate, guarded};
 use thalweg::overlap::{
-    ChunkOrder, Chunks, FrameSlot, Stage, double_buffer, graph_replay, grouped, interleaved, measure_priority,
-    per_thread, producer_consumer, query_poll, shared_read, stages, stream_pool, three_stream,
+    ChunkOrder, Chunks, Stage, grouped, interleaved, measure_priority, per_thread, query_poll, shared_read, stages,
+    stream_pool,
 };
 use thalweg::{
-    Activity, AnyStream, Device, DeviceBuffer, DeviceSlice, Error, Event, On, PinnedBuffer, Resource, Result, Scoped,
-    Stream, StreamPool, Timeline,
+    Activity, AnyStream, Brand, Device, DeviceBuffer, DeviceSlice, Error, Event, GraphCache, GraphWork, On,
+    PinnedBuffer, Resource, Result, Ring, Scoped, Stream, StreamPool, Timeline,
 };
+
+use crate::examples::double_buffer::{FrameSlot, double_buffer};
+use crate::examples::producer_consumer::producer_consumer;
+use crate::examples::three_stream::three_stream;
 
 fn streams(device: Device, n: usize) -> Vec<AnyStream> {
     (0..n).map(|_| AnyStream::new(device).unwrap()).collect()
@@ -170,7 +174,8 @@ fn double_buffered_frames_overlap_at_every_step() {
     for &device in devices() {
         let lanes = streams(device, 3);
         for held in 0..3 {
-            let slots = (0..3).map(|_| FrameSlot::<u8, u8>::new(device, 64, 64).unwrap()).collect();
+            let slot = |_| Event::ready(FrameSlot::<u8, u8>::new(device, 64, 64).unwrap());
+            let mut slots = (0..3).map(slot).collect();
             let gate = Gate::closed(device);
             let load = |n: usize, slot: &mut FrameSlot<u8, u8>| {
                 if n == 2 {
@@ -180,7 +185,7 @@ fn double_buffered_frames_overlap_at_every_step() {
                     gate.open();
                 }
                 slot.input.fill(n as u8);
-                Ok(n < 6)
+                Ok(())
             };
             let mut taken = 0;
             let take = |n: usize, slot: &mut FrameSlot<u8, u8>| {
@@ -194,7 +199,7 @@ fn double_buffered_frames_overlap_at_every_step() {
                     lanes[1].enter(|b| {
                         lanes[2].enter(|c| {
                             let copy = |s: &Stream<_>, x: &DeviceSlice<_, u8>, y: &mut DeviceSlice<_, u8>| s.copy(x, y);
-                            double_buffer((a, b, c), slots, load, copy, take, &Timeline::disabled()).unwrap();
+                            double_buffer((a, b, c), &mut slots, 6, load, copy, take, &Timeline::disabled()).unwrap();
                         });
                     });
                 });
@@ -222,7 +227,7 @@ fn every_stage_of_three_stream_overlaps_the_others() {
                 a: s.alloc(9).unwrap().synchronize().unwrap(),
                 b: s.alloc(9).unwrap().synchronize().unwrap(),
             };
-            let slots = (0..5).map(|_| lanes[0].enter(slot)).collect();
+            let mut slots = (0..5).map(|_| Event::ready(lanes[0].enter(slot))).collect();
             let gate = Gate::closed(device);
             let load = |n: usize, slot: &mut Slot| {
                 if n == 4 {
@@ -233,7 +238,7 @@ fn every_stage_of_three_stream_overlaps_the_others() {
                     gate.open();
                 }
                 slot.host.fill(n as u32);
-                Ok(n < 8)
+                Ok(())
             };
             let mut seen = Vec::new();
             let take = |_, slot: &mut Slot| {
@@ -255,7 +260,7 @@ fn every_stage_of_three_stream_overlaps_the_others() {
                                     |s: &Stream<_>, slot: &mut SlotOn<_>| s.copy_to_host(&slot.b, &mut slot.host),
                                 );
                                 let streams = (up, first, second, third);
-                                three_stream(streams, slots, load, steps, take, &Timeline::disabled()).unwrap();
+                                three_stream(streams, &mut slots, 8, load, steps, take, &Timeline::disabled()).unwrap();
                             });
                         });
                     });
@@ -275,7 +280,7 @@ fn a_producer_runs_ahead_and_a_consumer_goes_on_without_it() {
         for held in 0..2 {
             lanes[0].enter(|a| {
                 lanes[1].enter(|b| {
-                    let slots = vec![numbers(device, 4), numbers(device, 4)];
+                    let mut slots = (0..2).map(|_| Event::ready(numbers(device, 4))).collect();
                     let from = b.bind(numbers(device, ITEMS)).unwrap();
                     let from = b.hand_off(from, a).unwrap();
                     let mut seen = b.bind(device.pinned::<u32>(ITEMS).unwrap()).unwrap();
@@ -310,7 +315,8 @@ fn a_producer_runs_ahead_and_a_consumer_goes_on_without_it() {
                         Ok(())
                     };
                     guarded(&[&gate], || {
-                        producer_consumer((a, b), slots, ITEMS, produce, consume, &Timeline::disabled()).unwrap();
+                        let off = Timeline::disabled();
+                        producer_consumer((a, b), &mut slots, ITEMS, produce, consume, &off).unwrap();
                     });
                     let seen = b.record(seen).unwrap().synchronize().unwrap();
                     assert_eq!(*seen, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
@@ -331,7 +337,7 @@ fn stages_overlap_and_the_host_goes_on() {
         for held in 0..3 {
             let slot = |s: &Stream<Scoped<'_>>| Ok(vec![s.alloc::<u32>(9)?.synchronize()?, s.alloc(9)?.synchronize()?]);
             let slots = (0..4).map(|_| lanes[0].enter(slot).map(Event::ready));
-            let mut slots = slots.collect::<Result<VecDeque<Event<Vec<DeviceBuffer<u32>>>>>>().unwrap();
+            let mut slots = slots.collect::<Result<Ring<Vec<DeviceBuffer<u32>>>>>().unwrap();
             lanes[2].enter(|last| {
                 let results = (0..ITEMS).map(|_| device.pinned::<u32>(9).unwrap()).collect::<Vec<_>>();
                 let mut results = last.bind(results).unwrap();
@@ -519,6 +525,21 @@ fn the_host_works_while_the_stream_of_its_event_stands() {
     }
 }
 
+type Copied = (PinnedBuffer<u32>, DeviceBuffer<u32>, PinnedBuffer<u32>);
+
+/// A copy to the device and back, which counts how often it is enqueued or captured.
+struct Copies {
+    calls: Cell<usize>,
+}
+
+impl GraphWork<Copied> for Copies {
+    fn enqueue<S: Brand>(&self, s: &Stream<S>, (input, x, output): &mut <Copied as Resource>::On<S>) -> Result<()> {
+        self.calls.set(self.calls.get() + 1);
+        s.copy_to_device(input, x)?;
+        s.copy_to_host(x, output)
+    }
+}
+
 #[test]
 fn graphs_are_replayed_on_a_stream_that_stands() {
     let _alone = alone();
@@ -528,20 +549,19 @@ fn graphs_are_replayed_on_a_stream_that_stands() {
             let on_device = lanes[0].enter(|s| s.alloc::<u32>(100).unwrap().synchronize().unwrap());
             (device.pinned::<u32>(100).unwrap(), on_device, device.pinned::<u32>(100).unwrap())
         };
-        let (mut graphs, mut captures) = (Vec::new(), 0);
-        let mut replay = |(mut input, x, output): (PinnedBuffer<u32>, DeviceBuffer<u32>, PinnedBuffer<u32>), value| {
+        let (mut graphs, copies) = (GraphCache::default(), Copies { calls: Cell::new(0) });
+        let mut replay = |(mut input, x, output): Copied, value| {
             input.fill(value);
             lanes[0].enter(|s| {
-                let slot = graph_replay(s, &mut graphs, s.bind((input, x, output))?, |s, (input, x, output)| {
-                    captures += 1;
-                    s.copy_to_device(input, x)?;
-                    s.copy_to_host(x, output)
-                })?;
+                let slot = graphs.enqueue(s, (), s.bind((input, x, output))?, &copies)?;
                 Ok::<_, Error>(s.record(slot)?)
             })
         };
-        let slots: Vec<_> = (0..3).map(|_| slot()).collect();
-        let slots: Vec<_> = slots.into_iter().map(|slot| replay(slot, 1).unwrap().synchronize().unwrap()).collect();
+        // The first one is launched, and then each is captured at its next use.
+        let mut slots: Vec<_> = (0..3).map(|_| slot()).collect();
+        for _ in 0..2 {
+            slots = slots.into_iter().map(|slot| replay(slot, 1).unwrap().synchronize().unwrap()).collect();
+        }
         let (host, gate) = (device.pinned(10).unwrap(), Gate::closed(device));
         guarded(&[&gate], || {
             lanes[0].enter(|s| gate.hold(s));
@@ -554,7 +574,7 @@ fn graphs_are_replayed_on_a_stream_that_stands() {
                 assert_eq!(*event.synchronize().unwrap().2, [value; 100]);
             }
         });
-        assert_eq!(captures, 3);
+        assert_eq!(copies.calls.get(), 4);
     }
 }
 

@@ -16,10 +16,10 @@ use proptest::test_runner::TestRunner;
 use testkit::cases;
 use testkit::devices::{alone_on, devices};
 use testkit::gate::{Gate, guarded};
-use thalweg::overlap::{Latency, graph_replay, measure_priority, per_thread, query_poll, shared_read, stream_pool};
+use thalweg::overlap::{Latency, measure_priority, per_thread, query_poll, shared_read, stream_pool};
 use thalweg::{
-    AnyStream, Brand, Device, DeviceBuffer, Error, Event, LiveBrand, PinnedBuffer, PinnedPool, Resource, Result, Ring,
-    Stream, StreamPool,
+    AnyStream, Brand, Device, DeviceBuffer, Error, Event, GraphCache, GraphStep, GraphWork, LiveBrand, PinnedBuffer,
+    PinnedPool, Resource, Result, Ring, Stream, StreamPool,
 };
 use thalweg_vision::kernels;
 
@@ -339,23 +339,33 @@ fn tokio_awaits_events() {
 
 // --- graphs --------------------------------------------------------------------------------------
 
-/// Applies a chain to a slot: fills and copies of parts, in a random order.
-fn chain<S: Brand>(s: &Stream<S>, slot: &mut <Frame as Resource>::On<S>, steps: &[(u8, usize)]) -> Result<()> {
-    let (input, x, output) = slot;
-    s.copy_to_device(input, x)?;
-    for &(what, at) in steps {
-        let at = at % (x.len() + 1);
-        let (left, right) = x.split_at_mut(at)?;
-        match what % 3 {
-            0 => s.fill(left, u32::from(what))?,
-            1 => s.fill(right, at as u32)?,
-            _ => {
-                let n = left.len().min(right.len());
-                s.copy(left.slice(..n)?, right.slice_mut(..n)?)?;
+/// A chain on a slot: fills and copies of parts, in a random order. It counts how often it is
+/// enqueued or captured.
+#[derive(Default)]
+struct Chain {
+    steps: Vec<(u8, usize)>,
+    calls: Cell<usize>,
+}
+
+impl GraphWork<Frame> for Chain {
+    fn enqueue<S: Brand>(&self, s: &Stream<S>, slot: &mut <Frame as Resource>::On<S>) -> Result<()> {
+        self.calls.set(self.calls.get() + 1);
+        let (input, x, output) = slot;
+        s.copy_to_device(input, x)?;
+        for &(what, at) in &self.steps {
+            let at = at % (x.len() + 1);
+            let (left, right) = x.split_at_mut(at)?;
+            match what % 3 {
+                0 => s.fill(left, u32::from(what))?,
+                1 => s.fill(right, at as u32)?,
+                _ => {
+                    let n = left.len().min(right.len());
+                    s.copy(left.slice(..n)?, right.slice_mut(..n)?)?;
+                }
             }
         }
+        s.copy_to_host(x, output)
     }
-    s.copy_to_host(x, output)
 }
 
 type Frame = (PinnedBuffer<u32>, DeviceBuffer<u32>, PinnedBuffer<u32>);
@@ -368,7 +378,7 @@ fn graphs_give_what_serial_gives() {
         let stream = AnyStream::new(device).unwrap();
         let make = || Ok::<Frame, Error>((device.pinned(len)?, device_buffer(device, len)?, device.pinned(len)?));
         let mut slots: Vec<_> = (0..=depth).map(|_| Some(make().unwrap())).collect();
-        let (mut graphs, captures) = (Vec::new(), Cell::new(0));
+        let (mut graphs, cached, plain) = (GraphCache::default(), chain(&steps), chain(&steps));
         let mut run = |index: usize, frame: u32, as_graph: bool| {
             let mut slot = slots[index].take().unwrap();
             for (i, v) in slot.0.iter_mut().enumerate() {
@@ -377,12 +387,9 @@ fn graphs_give_what_serial_gives() {
             let event = stream.enter(|s| {
                 let mut slot = s.bind(slot)?;
                 if as_graph {
-                    slot = graph_replay(s, &mut graphs, slot, |s, slot| {
-                        captures.set(captures.get() + 1);
-                        chain(s, slot, &steps)
-                    })?;
+                    slot = graphs.enqueue(s, (), slot, &cached)?;
                 } else {
-                    chain(s, &mut slot, &steps)?;
+                    plain.enqueue(s, &mut slot)?;
                 }
                 Ok::<_, Error>(s.record(slot)?)
             });
@@ -393,10 +400,15 @@ fn graphs_give_what_serial_gives() {
         for (frame, slot) in (0..).zip(&order) {
             assert_eq!(run(slot % depth, frame, true), run(depth, frame, false), "frame {frame}");
         }
-        let met: std::collections::HashSet<_> = order.iter().map(|slot| slot % depth).collect();
-        assert_eq!(captures.get(), if len == 0 { met.len().min(1) } else { met.len() });
-        assert_eq!(graphs.len(), captures.get());
+        // The first slot is not captured when it comes first. Slots without memory are all alike.
+        let met: std::collections::HashSet<_> = order.iter().skip(1).map(|slot| slot % depth).collect();
+        assert_eq!(graphs.len(), if len == 0 { met.len().min(1) } else { met.len() });
+        assert_eq!(cached.calls.get(), graphs.len() + order.len().min(1));
     });
+}
+
+fn chain(steps: &[(u8, usize)]) -> Chain {
+    Chain { steps: steps.to_vec(), ..Chain::default() }
 }
 
 fn device_buffer(device: Device, len: usize) -> Result<DeviceBuffer<u32>> {
@@ -409,13 +421,13 @@ fn frames_replayed_ahead_keep_their_results() {
     everywhere(40, (1..100usize, 1..5usize, 0..15u32), |device, (len, depth, frames)| {
         let stream = AnyStream::new(device).unwrap();
         let make = move || Ok((device.pinned(len)?, device_buffer(device, len)?, device.pinned(len)?));
-        let (mut ring, mut graphs, mut seen) = (Ring::new(depth, make).unwrap(), Vec::new(), Vec::new());
-        for frame in 0..frames + depth as u32 {
+        let (mut ring, mut graphs, mut seen) = (Ring::new(depth, make).unwrap(), GraphCache::default(), Vec::new());
+        for frame in 0..frames + depth as u32 + 1 {
             let mut slot = ring.acquire().unwrap().synchronize().unwrap();
             seen.push(slot.2.to_vec());
             slot.0.fill(frame);
             let event = stream.enter(|s| {
-                let slot = graph_replay(s, &mut graphs, s.bind(slot)?, |s, slot| chain(s, slot, &[]))?;
+                let slot = graphs.enqueue(s, (), s.bind(slot)?, &Chain::default())?;
                 Ok::<_, Error>(s.record(slot)?)
             });
             ring.recycle(event.unwrap());
@@ -431,15 +443,64 @@ fn frames_replayed_ahead_keep_their_results() {
 fn a_failed_capture_gives_the_slot_back_and_keeps_no_graph() {
     for &device in devices() {
         let _alone = alone_on(device);
-        let (stream, mut graphs) = (AnyStream::new(device).unwrap(), Vec::new());
+        let (stream, mut graphs) = (AnyStream::new(device).unwrap(), GraphCache::default());
         stream.enter(|s| {
-            let slot = s.bind(device.pinned_from(&[5u32; 9]).unwrap()).unwrap();
-            let failed = graph_replay(s, &mut graphs, slot, |_, _| Err(Error::Thread { reason: "as asked".into() }))
-                .unwrap_err();
-            assert!(matches!(failed.error, Error::Thread { .. }) && graphs.is_empty());
-            assert_eq!(*s.record(failed.value).unwrap().synchronize().unwrap(), [5; 9]);
+            let mut slot = s.bind(device.pinned_from(&[5u32; 9]).unwrap()).unwrap();
+            // Call by call, then by a capture that fails, and then call by call again.
+            for (fails, graph) in [(false, 0), (true, 0), (false, 0), (false, 1)] {
+                slot = match graphs.enqueue(s, 'a', slot, &Asked { fails }) {
+                    Ok(slot) => slot,
+                    Err(failed) => {
+                        assert!(fails && matches!(failed.error, Error::Thread { .. }));
+                        failed.value
+                    }
+                };
+                assert_eq!(graphs.len(), graph);
+            }
+            assert_eq!(*s.record(slot).unwrap().synchronize().unwrap(), [5; 9]);
         });
     }
+}
+
+/// Work that does nothing, or fails.
+struct Asked {
+    fails: bool,
+}
+
+impl GraphWork<PinnedBuffer<u32>> for Asked {
+    fn enqueue<S: Brand>(&self, _: &Stream<S>, _: &mut <PinnedBuffer<u32> as Resource>::On<S>) -> Result<()> {
+        if self.fails { Err(Error::Thread { reason: "as asked".into() }) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn a_cache_keeps_the_graphs_that_were_used_last() {
+    // The letters are work, and a capital one is a capture.
+    let run = |cache: &mut GraphCache<char, char>, work: &str| -> String {
+        let step = |key| match cache.step(&key) {
+            GraphStep::Enqueue => key,
+            GraphStep::Capture => {
+                cache.keep(key, key);
+                key.to_ascii_uppercase()
+            }
+            GraphStep::Replay(graph) => {
+                assert_eq!(*graph, key);
+                '-'
+            }
+        };
+        work.chars().map(step).collect()
+    };
+    let mut cache = GraphCache::default().with_most(2);
+    assert_eq!(run(&mut cache, "aaabbab"), "aA-bB--");
+    // `c` takes the place of `a`, which was not used for longer.
+    assert_eq!(run(&mut cache, "ccab"), "cCa-");
+    assert_eq!(cache.len(), 2);
+    cache.retain(|&key| key == 'b');
+    assert_eq!(run(&mut cache, "bcc"), "-cC");
+    cache.clear();
+    assert!(cache.is_empty() && run(&mut cache, "b") == "b");
+    let mut off = GraphCache::default().with_graphs(false);
+    assert_eq!(run(&mut off, "aaa"), "aaa");
 }
 
 // --- priorities ----------------------------------------------------------------------------------

@@ -95,7 +95,8 @@ Results:
 
   The metadata holds every parameter, the size and name of the image, the
   device and the versions. A new result replaces an existing one in one step.
-  A result is always whole or absent.
+  A result is always whole or absent. The letters in DIR/STEM.heatmap.png are
+  Noto Sans Mono, which has the SIL Open Font License.
 
 Weights and query:
   Safetensors of F32, F16 or BF16. The weights are a PyTorch state dict:

@@ -370,8 +370,6 @@ impl Failure {
 mod tests {
     use std::time::Duration;
 
-    use thalweg::Returned;
-
     use super::Failure;
 
     #[test]

@@ -13,7 +13,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use thalweg::{DeviceBuffer, DeviceSlice, Event, LiveBrand, On, Stream};
+use thalweg::{DeviceBuffer, DeviceSlice, Event, GraphCache, GraphStep, LiveBrand, On, Stream};
 
 use crate::comm::Comm;
 use crate::element::{CollectiveElement, HasOp, Op, Reduction};
@@ -50,19 +50,9 @@ pub struct Gradients<S: LiveBrand, T: CollectiveElement> {
     captured: Vec<Captured<T>>,
 }
 
-/// The reduction of a bucket as a graph, if [`WorldOptions::graphs`](crate::WorldOptions::graphs)
-/// says so. The second pass captures it.
-struct Captured<T: CollectiveElement> {
-    /// Whether a pass has reduced the bucket without a graph.
-    warm: bool,
-    graph: Option<(Op, CommGraph<DeviceBuffer<T>>)>,
-}
-
-impl<T: CollectiveElement> Captured<T> {
-    fn none(buckets: usize) -> Vec<Self> {
-        (0..buckets).map(|_| Self { warm: false, graph: None }).collect()
-    }
-}
+/// The reductions of a bucket as graphs, if [`WorldOptions::graphs`](crate::WorldOptions::graphs)
+/// says so: by an operation, and of a communicator, whose number is beside it.
+type Captured<T> = GraphCache<(Op, u64), CommGraph<DeviceBuffer<T>>>;
 
 /// The places of gradients and buckets in the flat buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,7 +104,7 @@ impl<S: LiveBrand, T: CollectiveElement> Gradients<S, T> {
         // A sum that is no `usize` is more than an allocation can hold in any case.
         let flat = stream.alloc_zeroed(lens.iter().fold(0, |sum: usize, &len| sum.saturating_add(len)))?;
         let plan = Plan::new(lens, size_of::<T>(), sizes);
-        Ok(Self { flat, captured: Captured::none(plan.buckets.len()), plan })
+        Ok(Self { flat, captured: plan.buckets.iter().map(|_| Captured::default()).collect(), plan })
     }
 
     /// The elements of each bucket, in the order in which they are reduced.
@@ -265,21 +255,19 @@ impl<C: LiveBrand, S: LiveBrand, T: CollectiveElement, R: Reduction<T> + Copy> B
     /// passes.
     fn enqueue(&mut self, bucket: usize, mut whole: On<C, DeviceBuffer<T>>) -> Result<On<C, DeviceBuffer<T>>> {
         let (comm, op, captured) = (&mut *self.comm, self.op, &mut self.captured[bucket]);
-        captured.graph.take_if(|(of, graph)| *of != <R as HasOp>::OP || !comm.made(graph));
-        if captured.graph.is_none() {
-            if !captured.warm || !comm.captures() {
-                captured.warm = true;
-                comm.all_reduce_in_place(op, &mut whole)?;
-                return Ok(whole);
+        let key = (<R as HasOp>::OP, comm.number);
+        captured.retain(|of| *of == key);
+        let step = if comm.captures() { captured.step(&key) } else { GraphStep::Enqueue };
+        let enqueued = match step {
+            GraphStep::Enqueue => return comm.all_reduce_in_place(op, &mut whole).map(|()| whole),
+            GraphStep::Capture => {
+                let made = comm.capture(whole, |recorder, x| recorder.all_reduce_in_place(op, x));
+                let (graph, whole) = made?;
+                comm.replay(captured.keep(key, graph), whole)
             }
-            let made = comm.capture(whole, |recorder, x| recorder.all_reduce_in_place(op, x));
-            let (graph, back) = made?;
-            (captured.graph, whole) = (Some((<R as HasOp>::OP, graph)), back);
-        }
-        match &mut captured.graph {
-            Some((_, graph)) => comm.replay(graph, whole).map_err(Error::from),
-            None => Ok(whole), // it was made above
-        }
+            GraphStep::Replay(graph) => comm.replay(graph, whole),
+        };
+        enqueued.map_err(Error::from)
     }
 
     /// Ends the pass. `update` gets each bucket once its reduction is enqueued: its elements of the

@@ -146,11 +146,6 @@ impl<S: LiveBrand> Comm<S> {
         self.nccl.is_some() && self.replays()
     }
 
-    /// Whether this communicator captured a graph.
-    pub(crate) fn made<R: Resource>(&self, graph: &CommGraph<R>) -> bool {
-        graph.comm == self.number
-    }
-
     /// Makes a graph of what `f` enqueues: copies and launches on [`Recorder::stream`], and
     /// operations of all ranks. None of it runs. A replay costs the host one launch of a graph,
     /// where each operation called by itself costs it the thread that NCCL starts for it.

@@ -6,9 +6,8 @@
 use std::ffi::{CStr, OsString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-use libloading::Library as Loaded;
 use log::debug;
-use thalweg::Error;
+use thalweg::{Error, library};
 
 /// The variable that names the library's file.
 const VARIABLE: &str = "THALWEG_CUBLASLT";
@@ -42,54 +41,28 @@ const NOT_SUPPORTED: Status = 15;
 /// their length.
 const INVALID_VALUE: Status = 7;
 
-macro_rules! functions {
-    ($(fn $field:ident = $name:ident($($ty:ty),*) -> $result:ty;)*) => {
-        /// The functions that are called here. The library stays loaded while the process lives.
-        pub(crate) struct Library {
-            $(pub(crate) $field: unsafe extern "C" fn($($ty),*) -> $result,)*
-        }
-
-        impl Library {
-            /// Looks for the functions, in a library that is then never unloaded.
-            fn of(loaded: Loaded) -> Result<Self, String> {
-                let loaded = Box::leak(Box::new(loaded));
-                $(
-                    // SAFETY: `cublasLt.h` declares the function with this type in versions 12
-                    // and 13. Enumerations of C are `int`, and so are their values here, which are
-                    // small.
-                    let $field = *unsafe {
-                        loaded.get::<unsafe extern "C" fn($($ty),*) -> $result>(stringify!($name).as_bytes())
-                    }
-                    .map_err(|why| format!("it has no {}: {why}", stringify!($name)))?;
-                )*
-                let library = Self { $($field,)* };
-                match library.version() {
-                    version if version < NEEDED => Err(format!("its version is {version}, and {NEEDED} is needed")),
-                    _ => Ok(library),
-                }
-            }
-        }
-    };
-}
-
-functions! {
-    fn get_version = cublasLtGetVersion() -> usize;
-    fn status_string = cublasLtGetStatusString(Status) -> *const c_char;
-    fn create = cublasLtCreate(*mut Raw) -> Status;
-    fn layout_create = cublasLtMatrixLayoutCreate(*mut Raw, c_int, u64, u64, i64) -> Status;
-    fn layout_set = cublasLtMatrixLayoutSetAttribute(Raw, c_int, *const c_void, usize) -> Status;
-    fn layout_destroy = cublasLtMatrixLayoutDestroy(Raw) -> Status;
-    fn description_create = cublasLtMatmulDescCreate(*mut Raw, c_int, c_int) -> Status;
-    fn description_set = cublasLtMatmulDescSetAttribute(Raw, c_int, *const c_void, usize) -> Status;
-    fn description_destroy = cublasLtMatmulDescDestroy(Raw) -> Status;
-    fn preference_create = cublasLtMatmulPreferenceCreate(*mut Raw) -> Status;
-    fn preference_set = cublasLtMatmulPreferenceSetAttribute(Raw, c_int, *const c_void, usize) -> Status;
-    fn preference_destroy = cublasLtMatmulPreferenceDestroy(Raw) -> Status;
-    fn heuristic = cublasLtMatmulAlgoGetHeuristic(Raw, Raw, Raw, Raw, Raw, Raw, Raw, c_int, *mut Found, *mut c_int) -> Status;
-    fn matmul = cublasLtMatmul(
-        Raw, Raw, *const f32, *const c_void, Raw, *const c_void, Raw, *const f32, *const c_void, Raw, *mut c_void, Raw,
-        *const [u64; 8], *mut c_void, usize, Raw
-    ) -> Status;
+thalweg::__library! {
+    // `cublasLt.h` declares the functions with these types in versions 12 and 13. Enumerations of C
+    // are `int`, and so are their values here, which are small.
+    unsafe pub(crate) struct Library {
+        fn get_version = cublasLtGetVersion() -> usize;
+        fn status_string = cublasLtGetStatusString(Status) -> *const c_char;
+        fn create = cublasLtCreate(*mut Raw) -> Status;
+        fn layout_create = cublasLtMatrixLayoutCreate(*mut Raw, c_int, u64, u64, i64) -> Status;
+        fn layout_set = cublasLtMatrixLayoutSetAttribute(Raw, c_int, *const c_void, usize) -> Status;
+        fn layout_destroy = cublasLtMatrixLayoutDestroy(Raw) -> Status;
+        fn description_create = cublasLtMatmulDescCreate(*mut Raw, c_int, c_int) -> Status;
+        fn description_set = cublasLtMatmulDescSetAttribute(Raw, c_int, *const c_void, usize) -> Status;
+        fn description_destroy = cublasLtMatmulDescDestroy(Raw) -> Status;
+        fn preference_create = cublasLtMatmulPreferenceCreate(*mut Raw) -> Status;
+        fn preference_set = cublasLtMatmulPreferenceSetAttribute(Raw, c_int, *const c_void, usize) -> Status;
+        fn preference_destroy = cublasLtMatmulPreferenceDestroy(Raw) -> Status;
+        fn heuristic = cublasLtMatmulAlgoGetHeuristic(Raw, Raw, Raw, Raw, Raw, Raw, Raw, c_int, *mut Found, *mut c_int) -> Status;
+        fn matmul = cublasLtMatmul(
+            Raw, Raw, *const f32, *const c_void, Raw, *const c_void, Raw, *const f32, *const c_void, Raw, *mut c_void, Raw,
+            *const [u64; 8], *mut c_void, usize, Raw
+        ) -> Status;
+    }
 }
 
 impl Library {
@@ -99,16 +72,10 @@ impl Library {
     /// It cannot be used: what was tried, and why it failed.
     pub(crate) fn get() -> Result<&'static Self, &'static str> {
         static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
-        let mut opened = None;
-        let found = LIBRARY.get_or_init(|| {
-            let (library, name) = open(std::env::var_os(VARIABLE))?;
-            opened = Some(name);
-            Ok(library)
-        });
-        if let (Some(name), Ok(library)) = (opened, found) {
-            debug!(target: "thalweg_cublaslt", "cuBLASLt {} was loaded as {name}", library.version());
-        }
-        found.as_ref().map_err(|why| &why[..])
+        let open = || open(std::env::var_os(VARIABLE));
+        library::once(&LIBRARY, open, |library, file| {
+            debug!(target: "thalweg_cublaslt", "cuBLASLt {} was loaded as {file}", library.version());
+        })
     }
 
     /// The version, as cuBLAS counts: 130002 is 13.0.2.
@@ -145,21 +112,13 @@ impl Library {
 
 /// Loads the file that the variable names, or else what the loader of the system finds.
 fn open(named: Option<OsString>) -> Result<(Library, String), String> {
-    let mut tried = Vec::new();
-    let names = match named.filter(|name| !name.is_empty()) {
-        Some(name) => vec![name],
-        None => NAMES.map(Into::into).to_vec(),
-    };
-    for name in names {
-        let shown = name.to_string_lossy().into_owned();
-        // SAFETY: Loading runs the initializers of the library. NVIDIA's allow that at any time, on
-        // any thread; a file that the user names is as trusted as the program.
-        match unsafe { Loaded::new(&name) }.map_err(|why| why.to_string()).and_then(Library::of) {
-            Ok(library) => return Ok((library, shown)),
-            Err(why) => tried.push(format!("{shown} ({why})")),
+    library::open("it", VARIABLE, &NAMES, named, |loaded| {
+        let library = Library::of(loaded)?;
+        match library.version() {
+            version if version < NEEDED => Err(format!("its version is {version}, and {NEEDED} is needed")),
+            _ => Ok(library),
         }
-    }
-    Err(format!("it cannot be loaded; tried {}; {VARIABLE} names another file", tried.join(", ")))
+    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,11 @@
 //! Turns an image and a query into tokens, step by step.
 #![allow(dead_code, unreachable_pub, reason = "the example and the test use different parts")]
 
-use thalweg::{AnyStream, Device, DeviceBuffer, DeviceCopy, LiveBrand, PinnedBuffer, Resource, Result, Stream};
+use thalweg::overlap::stages;
+use thalweg::{
+    Activity, AnyStream, Device, DeviceBuffer, DeviceCopy, LiveBrand, PinnedBuffer, Resource, Result, Ring, Stream,
+    Timeline,
+};
 use thalweg_vision::kernels::{
     self, BatchTable, Budget, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
 };
@@ -119,6 +123,25 @@ pub struct Results {
     pub maps: [Vec<f32>; 4],
     /// The weights of entropy, salience and participatory score.
     pub mix: [f32; 3],
+}
+
+/// Sends images through slots that are used in turn: the upload and the three stages, each on its
+/// own stream. `load` fills a slot on the host, and `take` sees it when its results are there.
+pub fn query_streams<S: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
+    (up, first, second, third): (&Stream<S>, &Stream<A>, &Stream<B>, &Stream<C>),
+    slots: &mut Ring<Slot>,
+    images: usize,
+    load: impl FnMut(usize, &mut Slot) -> Result<()>,
+    take: impl FnMut(usize, &mut Slot) -> Result<()>,
+    timeline: &Timeline,
+) -> Result<()> {
+    stages(slots)
+        .host(load)
+        .step(up, Activity::Upload, |s, _, slot| upload(s, slot))
+        .step(first, Activity::Compute, |s, _, slot| textures(s, slot))
+        .step(second, Activity::Compute, |s, _, slot| scores(s, slot))
+        .step(third, Activity::Compute, |s, _, slot| tokens(s, slot))
+        .run_and_take(0..images, take, timeline)
 }
 
 /// Enqueues the upload of the image.

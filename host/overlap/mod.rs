@@ -9,21 +9,22 @@
 //! | nothing is slow yet, or you need a baseline | [`serial`](fn@serial) | nothing |
 //! | one large buffer, two or more copy engines | [`interleaved`](fn@interleaved) | upload, kernel and download of successive chunks, each on its own stream |
 //! | one large buffer, one copy engine | [`grouped`](fn@grouped); [`choose`] picks one of the two and says why | the same steps, enqueued as all uploads, then all kernels, then all downloads |
-//! | a sequence of frames of one size | [`double_buffer`](fn@double_buffer) | loading and uploading frame N + 1 with the work on frame N |
-//! | one stream produces on the device what another uses | [`producer_consumer`](fn@producer_consumer) | both streams, and the host does not wait between items |
-//! | several kernels in a row over many images | [`three_stream`](fn@three_stream) | the upload and three stages of successive images, on four streams |
+//! | a sequence of frames of one size | [`stages`](fn@stages), example `double_buffer` | loading and uploading frame N + 1 with the work on frame N |
+//! | one stream produces on the device what another uses | [`stages`](fn@stages), example `producer_consumer` | both streams, and the host does not wait between items |
+//! | several kernels in a row over many images | [`stages`](fn@stages), example `three_stream` | the upload and three stages of successive images, on four streams |
 //! | any number of stages over many items | [`stages`](fn@stages) | the stages of successive items, each on its own stream |
 //! | many small pieces of work, each too little for the device | [`stream_pool`](fn@stream_pool) | the pieces with each other |
 //! | several readers of one buffer | [`shared_read`](fn@shared_read) | the readers, without a copy for each |
 //! | small urgent work beside a busy device | [`measure_priority`] measures what a priority gains | the urgent work with the rest |
 //! | work on the host before and after work on the device | [`per_thread`](fn@per_thread) | threads of the host, and their streams |
-//! | a chain of small kernels, again and again | [`graph_replay`](fn@graph_replay) | nothing, but the gaps between the kernels close |
+//! | a chain of small kernels, again and again | [`GraphCache`](crate::GraphCache), example `graph_replay` | nothing, but the gaps between the kernels close |
 //! | the host has other work while the device is busy | [`query_poll`](fn@query_poll), or `.await` | the host with the device |
 //!
 //! The first three take one buffer in page-locked memory, cut it into [`Chunks`], and put each
-//! chunk through a [`Stage`]. The patterns for frames and images use slots in turn. A slot is a
-//! composite of buffers that the caller makes once, so no buffer is allocated for a frame. The host
-//! waits in the middle of a pattern only if the description of the pattern says so.
+//! chunk through a [`Stage`]. [`stages`](fn@stages) uses the slots of a [`Ring`](crate::Ring) in
+//! turn. A slot is a composite of buffers that the caller makes once, so no buffer is allocated for
+//! an item. The host waits in the middle of a pattern only if the description of the pattern says
+//! so.
 //!
 //! After an error, the memory of all work under way is freed once the device has finished that
 //! work. The host does not wait for it.
@@ -40,36 +41,26 @@
 //! # Ok::<(), thalweg::Error>(())
 //! ```
 
-pub mod double_buffer;
-pub mod graph_replay;
 pub mod grouped;
 pub mod interleaved;
 pub mod per_thread;
 pub mod priority;
-pub mod producer_consumer;
 pub mod query_poll;
 pub mod serial;
 pub mod shared_read;
 pub mod stages;
 mod steps;
 pub mod stream_pool;
-pub mod three_stream;
 
-use std::collections::VecDeque;
-
-pub use double_buffer::{FrameSlot, double_buffer};
-pub use graph_replay::graph_replay;
 pub use grouped::{Choice, ChunkOrder, StageTimes, choose, grouped, measure_stages};
 pub use interleaved::interleaved;
 pub use per_thread::per_thread;
 pub use priority::{Latency, PriorityGain, measure_priority};
-pub use producer_consumer::{Handoffs, producer_consumer};
 pub use query_poll::query_poll;
 pub use serial::{serial, serial_pageable};
 pub use shared_read::shared_read;
 pub use stages::{Stages, stages};
 pub use stream_pool::stream_pool;
-pub use three_stream::three_stream;
 
 use thalweg_simt::host::counted;
 
@@ -77,8 +68,7 @@ use crate::DeviceSlice;
 use crate::any_stream::{AnyStream, Scoped};
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::memory::{DeviceBuffer, DeviceCopy, PinnedBuffer};
-use crate::resource::Resource;
+use crate::memory::{DeviceCopy, PinnedBuffer};
 use crate::runtime::device::Device;
 use crate::stream::Stream;
 use crate::timeline::Timeline;
@@ -170,69 +160,7 @@ fn whole<T: DeviceCopy>(device: Device, pieces: Vec<PinnedBuffer<T>>) -> Result<
     if pieces.iter().all(|piece| piece.is_empty()) { device.pinned(0) } else { Ok(PinnedBuffer::join(pieces)?) }
 }
 
-/// Allocates a device buffer that no stream orders yet. Waits for the allocation.
-fn device_buffer<T: DeviceCopy>(device: Device, len: usize) -> Result<DeviceBuffer<T>> {
-    AnyStream::new(device)?.enter(|s| s.alloc(len)?.synchronize())
-}
-
 fn some_streams(streams: &[AnyStream]) -> Result<&AnyStream> {
-    streams.first().ok_or_else(|| none_given("streams"))
-}
-
-fn none_given(name: &'static str) -> Error {
-    Error::Parameter { name, given: "none".into(), expected: "at least 1".into() }
-}
-
-/// Uses slots in turn. `load` fills a slot on the host, and `enqueue` sends it through streams
-/// without waiting. Once the slot's event is complete, `take` looks at the results on the host,
-/// before the next `load` of that slot. Ends when `load` returns `false`.
-///
-/// If `load` or `enqueue` fails, the frames before it are still taken, and then the error is
-/// returned.
-fn frames<R: Resource>(
-    slots: Vec<R>,
-    timeline: &Timeline,
-    mut load: impl FnMut(usize, &mut R) -> Result<bool>,
-    mut enqueue: impl FnMut(usize, R) -> Result<Event<R>>,
-    mut take: impl FnMut(usize, &mut R) -> Result<()>,
-) -> Result<Vec<R>> {
-    if slots.is_empty() {
-        return Err(none_given("slots"));
-    }
-    let mut under_way = VecDeque::with_capacity(slots.len());
-    let mut idle = slots;
-    let mut taken = 0;
-    let mut finish = |event: Event<R>| -> Result<R> {
-        let mut slot = timeline.wait("host", &timeline.label("frame", taken), || event.synchronize())?;
-        timeline.host("host", &timeline.label("take", taken), || take(taken, &mut slot))?;
-        taken += 1;
-        Ok(slot)
-    };
-    let mut sent = 0;
-    let ended = loop {
-        let mut slot = match idle.pop() {
-            Some(slot) => slot,
-            None => match under_way.pop_front() {
-                Some(first) => finish(first)?,
-                None => unreachable!("every slot is idle or under way"),
-            },
-        };
-        match timeline.host("host", &timeline.label("load", sent), || load(sent, &mut slot)) {
-            Ok(true) => {}
-            Ok(false) => {
-                idle.push(slot);
-                break Ok(());
-            }
-            Err(error) => break Err(error),
-        }
-        match enqueue(sent, slot) {
-            Ok(event) => under_way.push_back(event),
-            Err(error) => break Err(error),
-        }
-        sent += 1;
-    };
-    for event in under_way {
-        idle.push(finish(event)?);
-    }
-    ended.map(|()| idle)
+    let none = || Error::Parameter { name: "streams", given: "none".into(), expected: "at least 1".into() };
+    streams.first().ok_or_else(none)
 }

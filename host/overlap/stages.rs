@@ -15,12 +15,12 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 
-use super::none_given;
 use crate::any_stream::{AnyStream, Scoped};
 use crate::brand::LiveBrand;
 use crate::error::Error;
 use crate::event::Event;
 use crate::resource::Resource;
+use crate::ring::Ring;
 use crate::stream::Stream;
 use crate::timeline::{Activity, Timeline};
 
@@ -28,7 +28,7 @@ use crate::timeline::{Activity, Timeline};
 /// [`stages`](fn@stages) makes it.
 #[must_use = "stages do nothing until they run"]
 pub struct Stages<'a, R: Resource, X, C> {
-    slots: &'a mut VecDeque<Event<R>>,
+    slots: &'a mut Ring<R>,
     chain: C,
     error: std::marker::PhantomData<fn() -> X>,
 }
@@ -139,15 +139,14 @@ fn enqueue<R: Resource, X: From<Error>, S: LiveBrand>(
 /// should overlap are enough if all items take the same time. `X` is the error of the closures.
 ///
 /// ```
-/// use std::collections::VecDeque;
 /// use thalweg::overlap::stages;
-/// use thalweg::{Activity, Device, Error, Event, Timeline, stream_tags};
+/// use thalweg::{Activity, Device, Error, Ring, Timeline, stream_tags};
 ///
 /// stream_tags!(Make, Change, Use);
 /// let gpu = Device::best()?;
 /// let (make, change, consume) = (gpu.stream::<Make>()?, gpu.stream::<Change>()?, gpu.stream::<Use>()?);
-/// let slot = || Ok((make.alloc::<u32>(9)?.synchronize()?, make.alloc::<u32>(9)?.synchronize()?));
-/// let mut slots = (0..3).map(|_| slot().map(Event::ready)).collect::<Result<VecDeque<_>, Error>>()?;
+/// let slot = move || Ok((make.alloc::<u32>(9)?.synchronize()?, make.alloc::<u32>(9)?.synchronize()?));
+/// let mut slots = Ring::new(3, slot)?;
 /// let mut results = consume.bind((0..7).map(|_| gpu.pinned::<u32>(9)).collect::<Result<Vec<_>, _>>()?)?;
 /// stages::<_, Error>(&mut slots)
 ///     .step(&make, Activity::Compute, |s, n, slot| s.fill(&mut slot.0, n as u32))
@@ -158,7 +157,7 @@ fn enqueue<R: Resource, X: From<Error>, S: LiveBrand>(
 /// assert!(results.iter().zip(0..).all(|(result, n)| result[..] == [n; 9]));
 /// # Ok::<(), Error>(())
 /// ```
-pub fn stages<R: Resource, X: From<Error>>(slots: &mut VecDeque<Event<R>>) -> Stages<'_, R, X, Start> {
+pub fn stages<R: Resource, X: From<Error>>(slots: &mut Ring<R>) -> Stages<'_, R, X, Start> {
     Stages { slots, chain: Start(()), error: std::marker::PhantomData }
 }
 
@@ -186,21 +185,20 @@ impl<'a, R: Resource, X: From<Error>, C: Chain<R, X>> Stages<'a, R, X, C> {
     /// over streams as `|s, n, slot| f(s, n, slot)`.
     ///
     /// ```
-    /// use std::collections::VecDeque;
     /// use thalweg::overlap::stages;
-    /// use thalweg::{Activity, AnyStream, Device, Error, Event, Timeline};
+    /// use thalweg::{Activity, AnyStream, Device, Error, Event, Ring, Timeline};
     ///
     /// let gpu = Device::best()?;
     /// let streams = [AnyStream::new(gpu)?, AnyStream::new(gpu)?, AnyStream::new(gpu)?];
     /// let slot = || streams[0].enter(|s| s.alloc_zeroed::<u8>(8)?.synchronize()).map(Event::ready);
-    /// let mut slots = (0..2).map(|_| slot()).collect::<Result<VecDeque<_>, Error>>()?;
+    /// let mut slots = (0..2).map(|_| slot()).collect::<Result<Ring<_>, Error>>()?;
     /// let mut stages = stages::<_, Error>(&mut slots).boxed();
     /// for (k, stream) in streams.iter().enumerate() {
     ///     stages = stages.step_on_any(stream, Activity::Compute, move |s, _, slot| s.fill(slot.slice_mut(k..=k)?, 1)).boxed();
     /// }
     /// stages.run(0..5, &Timeline::disabled())?;
     /// drop(stages); // it borrows the slots
-    /// let slot = slots.pop_front().expect("both are back");
+    /// let slot = slots.acquire()?; // both are back
     /// assert_eq!(streams[0].enter(|s| s.read_blocking(&s.wait(slot)?))?, [1, 1, 1, 0, 0, 0, 0, 0]);
     /// # Ok::<(), Error>(())
     /// ```
@@ -235,7 +233,7 @@ impl<'a, R: Resource, X: From<Error>, C: Chain<R, X>> Stages<'a, R, X, C> {
     }
 
     /// Sends items through the stages, and returns when all work is enqueued. The host waits only
-    /// in stages on the [`host`](Self::host). The slots are back in their queue, as events.
+    /// in stages on the [`host`](Self::host). The slots are back in their ring, as events.
     ///
     /// # Errors
     /// There are no slots, a slot belongs to another device, the device has failed, or a stage
@@ -243,10 +241,65 @@ impl<'a, R: Resource, X: From<Error>, C: Chain<R, X>> Stages<'a, R, X, C> {
     /// its memory is freed after its work.
     pub fn run(&mut self, items: Range<usize>, timeline: &Timeline) -> Result<(), X> {
         for item in items {
-            let slot = self.slots.pop_front().ok_or_else(|| none_given("slots"))?;
+            let slot = self.slots.acquire()?;
             let slot = self.chain.send(item, slot, timeline)?;
-            self.slots.push_back(slot);
+            self.slots.recycle(slot);
         }
         Ok(())
+    }
+
+    /// Sends items through the stages as [`run`](Self::run) does, and `take` sees the slot of each
+    /// item on the host when its work is done. The host waits for an item only when its slot is
+    /// needed for a later one, and at the end for all.
+    ///
+    /// ```
+    /// use thalweg::overlap::stages;
+    /// use thalweg::{Activity, Device, Error, Ring, Timeline, stream_tags};
+    ///
+    /// stream_tags!(Upload, Download);
+    /// let gpu = Device::best()?;
+    /// let (up, down) = (gpu.stream::<Upload>()?, gpu.stream::<Download>()?);
+    /// let mut slots = Ring::new(2, move || Ok((gpu.pinned::<u32>(9)?, up.alloc::<u32>(9)?.synchronize()?)))?;
+    /// let mut seen = Vec::new();
+    /// stages::<_, Error>(&mut slots)
+    ///     .host(|n, slot| Ok(slot.0.fill(n as u32)))
+    ///     .step(&up, Activity::Upload, |s, _, slot| s.copy_to_device(&slot.0, &mut slot.1))
+    ///     .step(&down, Activity::Download, |s, _, slot| s.copy_to_host(&slot.1, &mut slot.0))
+    ///     .run_and_take(0..5, |_, slot| Ok(seen.push(slot.0[8])), &Timeline::disabled())?;
+    /// assert_eq!(seen, [0, 1, 2, 3, 4]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As of [`run`](Self::run), or `take` returned an error. After an error of a stage, `take` still
+    /// sees the items before the one that failed.
+    pub fn run_and_take(
+        &mut self,
+        items: Range<usize>,
+        mut take: impl FnMut(usize, &mut R) -> Result<(), X>,
+        timeline: &Timeline,
+    ) -> Result<(), X> {
+        let mut finish = |(item, slot): (usize, Event<R>)| {
+            let label = timeline.label("item", item);
+            let mut slot = timeline.wait("host", &label, || slot.synchronize()).map_err(Error::from)?;
+            timeline.host("host", &timeline.label("take", item), || take(item, &mut slot))?;
+            Ok::<_, X>(Event::ready(slot))
+        };
+        let (mut under_way, mut ran) = (VecDeque::new(), Ok(()));
+        for item in items {
+            let oldest = if self.slots.is_empty() { under_way.pop_front() } else { None };
+            let slot = oldest.map_or_else(|| Ok(self.slots.acquire()?), &mut finish)?;
+            match self.chain.send(item, slot, timeline) {
+                Ok(slot) => under_way.push_back((item, slot)),
+                Err(error) => {
+                    ran = Err(error);
+                    break;
+                }
+            }
+        }
+        for item in under_way {
+            self.slots.recycle(finish(item)?);
+        }
+        ran
     }
 }

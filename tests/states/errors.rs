@@ -11,7 +11,7 @@ use testkit::gate::Gate;
 #[cfg(unix)]
 use testkit::process::own_process;
 use testkit::tasks::block_on;
-use thalweg::simt::cpu::Fault;
+use thalweg::Fault;
 use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedPool};
 
 use super::{filled, lanes, nothing, panics, soon};

@@ -15,10 +15,8 @@
 
 mod support;
 
-use std::collections::VecDeque;
-
 use thalweg::simt::bf16;
-use thalweg::{DeviceSlice, LiveBrand, Stream, Timeline, stream_tags};
+use thalweg::{DeviceSlice, LiveBrand, Ring, Stream, Timeline, stream_tags};
 use thalweg_kernels::train::patches;
 use thalweg_train::overlap::{Augmented, AugmentedOn, augment_train};
 use thalweg_train::{DeviceBatch, Result, Tensors, TokenTransformer, TokenTransformerConfig};
@@ -75,7 +73,7 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     let augmentation = Augmentation::default();
     let bytes = 3 * (side * side) as usize;
     let slots = (0..slots).map(|_| Augmented::<f32>::new(upload, &augmentation, images * bytes, size, images));
-    let mut slots = slots.collect::<Result<VecDeque<_>>>()?;
+    let mut slots = slots.collect::<Result<Ring<_>>>()?;
     let mut model = TokenTransformer::<_, bf16>::new(train, config, 1)?;
 
     // The images stay in page-locked memory. A program would read new ones there.

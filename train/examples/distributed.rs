@@ -17,12 +17,11 @@
 
 mod support;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use thalweg::simt::bf16;
-use thalweg::{Device, DeviceSlice, LiveBrand, Stream, Timeline, stream_tags};
+use thalweg::{Device, DeviceSlice, LiveBrand, Ring, Stream, Timeline, stream_tags};
 use thalweg_collective::{BucketSizes, Comm, World};
 use thalweg_kernels::train::patches;
 use thalweg_loader::{Loader, LoaderOptions, Sample, Source, UploadMode};
@@ -175,7 +174,7 @@ fn tokens<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
     let params = TokenParams::default().with_patch(16).with_sides(2..=4).with_budget(256);
     let pipeline = Pipeline::new(gpu, params)?;
     let slots = (0..slots).map(|_| Photographs::new(up, &pipeline, &vec![shape.size; shape.images]));
-    let mut slots = slots.collect::<Result<VecDeque<_>>>()?;
+    let mut slots = slots.collect::<Result<Ring<_>>>()?;
     let mut model = model(train, comm, PLANES, shape.width)?;
     let mut go = |items, timeline: &Timeline| {
         let input = |s: &Stream<U>, _, batch: &mut thalweg_train::overlap::PhotographsOn<U>| {
@@ -204,7 +203,7 @@ fn augmented<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
     let augmentation = Augmentation::default();
     let bytes = 3 * (height * width) as usize;
     let slots = (0..slots).map(|_| Augmented::<f32>::new(up, &augmentation, images * bytes, side, images));
-    let mut slots = slots.collect::<Result<VecDeque<_>>>()?;
+    let mut slots = slots.collect::<Result<Ring<_>>>()?;
     let mut model = model(train, comm, 3 * (patch * patch) as usize, shape.width)?;
 
     // The tokens are patches, so where they lie is the same for each batch.

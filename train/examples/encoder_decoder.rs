@@ -14,10 +14,8 @@
 
 mod support;
 
-use std::collections::VecDeque;
-
 use thalweg::simt::bf16;
-use thalweg::{LiveBrand, Stream, Timeline, stream_tags};
+use thalweg::{LiveBrand, Ring, Stream, Timeline, stream_tags};
 use thalweg_train::overlap::{Encoded, encoder_decoder};
 use thalweg_train::{
     EncoderConfig, Gelu, ImageEncoder, MatmulBackend, Pooling, Result, Tensors, TokenTransformer,
@@ -83,7 +81,7 @@ fn learn<A: LiveBrand, B: LiveBrand>(
     let mut model = TokenTransformer::<_, bf16>::new(train, config, 2)?;
     encoder.set_matmul_backend(products);
     model.set_matmul_backend(products);
-    let mut slots = (0..slots).map(|_| Encoded::new(&encoder, labels.len())).collect::<Result<VecDeque<_>>>()?;
+    let mut slots = (0..slots).map(|_| Encoded::new(&encoder, labels.len())).collect::<Result<Ring<_>>>()?;
     let sets = sets.iter().map(|set| encode.upload_blocking(set)).collect::<thalweg::Result<Vec<_>>>()?;
     let labels = encode.upload_blocking(labels)?;
     let mut go = |items, timeline: &Timeline| {

@@ -15,10 +15,8 @@
 
 mod support;
 
-use std::collections::VecDeque;
-
 use thalweg::simt::bf16;
-use thalweg::{LiveBrand, Stream, Timeline, stream_tags};
+use thalweg::{LiveBrand, Ring, Stream, Timeline, stream_tags};
 use thalweg_train::overlap::{Photographs, PhotographsOn, texture_prefetch};
 use thalweg_train::{Result, Tensors, TokenTransformer, TokenTransformerConfig};
 use thalweg_vision::{Head, Layer, PLANES, Pipeline, Query, TokenParams};
@@ -86,7 +84,7 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     let Shape { images, size, items, config } = shape;
     let sizes = vec![size; images];
     let slots = (0..slots).map(|_| Photographs::new(upload, pipeline, &sizes));
-    let mut slots = slots.collect::<Result<VecDeque<_>>>()?;
+    let mut slots = slots.collect::<Result<Ring<_>>>()?;
     let mut model = TokenTransformer::<_, bf16>::new(train, config, 1)?;
 
     // The photographs stay in page-locked memory. A program would read new ones there.

@@ -17,12 +17,11 @@
 
 mod support;
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use thalweg::overlap::stages;
 use thalweg::simt::bf16;
-use thalweg::{Activity, LiveBrand, Stream, Timeline, stream_tags};
+use thalweg::{Activity, LiveBrand, Ring, Stream, Timeline, stream_tags};
 use thalweg_kernels::train::patches;
 use thalweg_train::overlap::{Request, vlm_pipeline};
 use thalweg_train::{Error, Gelu, Result, Tensors, TextDecoder, VisionEncoder, VisionLanguageConfig};
@@ -92,7 +91,7 @@ fn run<U: LiveBrand, P: LiveBrand, A: LiveBrand, B: LiveBrand>(
     let (across, pixels) = (size / patch, 3 * size * size);
     let rows = across * across;
     let slots = (0..slots).map(|_| Request::new(&encoder, pixels, rows, count));
-    let mut slots = slots.collect::<Result<VecDeque<_>>>()?;
+    let mut slots = slots.collect::<Result<Ring<_>>>()?;
     // Photographs in page-locked memory, and the places of the patches on the device.
     let photos = (0..4).map(|n| upload.device().pinned_from(&support::numbers(pixels, n)));
     let photos = upload.bind(photos.collect::<thalweg::Result<Vec<_>>>()?)?;

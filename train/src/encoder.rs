@@ -1,6 +1,6 @@
 //! The image encoder: a vision transformer as timm's.
 
-use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, On, Resource, Stream};
+use thalweg::{Brand, DeviceBuffer, DeviceSlice, Graph, GraphCache, GraphWork, LiveBrand, On, Resource, Stream};
 
 use crate::error::{Error, Result};
 use crate::layers::{
@@ -11,7 +11,6 @@ use crate::layout::ParameterLayout;
 use crate::matmul_backend::{Matmul, MatmulBackend, MatmulOn};
 use crate::model::{metadata, upload};
 use crate::precision::Precision;
-use crate::repeated::{Repeated, Work};
 use crate::tensors::Tensors;
 
 /// The shape of an image encoder.
@@ -231,7 +230,7 @@ pub struct ImageEncoder<S: LiveBrand, E: Precision> {
     /// Room for images from the host.
     pixels: On<S, DeviceBuffer<f32>>,
     /// The work on as many images.
-    graphs: Repeated<usize, Whole<E>>,
+    graphs: GraphCache<usize, Graph<Whole<E>>>,
     products: MatmulBackend,
 }
 
@@ -244,7 +243,7 @@ struct Encode<'a> {
     images: usize,
 }
 
-impl<E: Precision> Work<Whole<E>> for Encode<'_> {
+impl<E: Precision> GraphWork<Whole<E>> for Encode<'_> {
     fn enqueue<S: Brand>(
         &self,
         s: &Stream<S>,
@@ -288,7 +287,7 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
             parameters: Some(WeightsOn::new(stream, weights)?),
             pass: None,
             pixels: stream.alloc(0)?,
-            graphs: Repeated::default(),
+            graphs: GraphCache::default(),
             products: MatmulBackend::default(),
         })
     }
@@ -307,8 +306,8 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
 
     /// Sets whether the work on a number of images that comes again becomes a graph, which one call
     /// enqueues. It does at first. The results are the same, bit for bit.
-    pub fn enable_graphs(&mut self, enabled: bool) {
-        self.graphs.enable(enabled);
+    pub fn set_graphs(&mut self, graphs: bool) {
+        self.graphs = GraphCache::default().with_graphs(graphs);
     }
 
     /// Sets what computes the products of matrices from now on. At first it is thalweg's kernels.

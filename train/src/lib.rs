@@ -21,7 +21,6 @@
 //! | `layout` | [`ParameterLayout`]: where the weights lie in a flat buffer |
 //! | `precision` | [`Precision`]: `f32` or `bf16` |
 //! | `matmul_backend` | [`MatmulBackend`]: what multiplies matrices, thalweg's kernels or cuBLASLt; [`Matmul`] |
-//! | `repeated` | work whose shapes repeat, as captured graphs |
 //! | `tensors` | [`Tensors`]: safetensors files |
 //! | `error` | [`Error`] |
 
@@ -36,7 +35,6 @@ mod model;
 mod optimizer;
 pub mod overlap;
 mod precision;
-mod repeated;
 mod tensors;
 mod transformer;
 mod vision_language;

@@ -1,9 +1,11 @@
 //! The token transformer with its optimizer, on one stream.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use thalweg::{Brand, DeviceBuffer, Event, LiveBrand, PinnedBuffer, Resource, Stream};
+use thalweg::{
+    Brand, DeviceBuffer, Event, Graph, GraphCache, GraphWork, LiveBrand, PinnedBuffer, Resource, Ring, Stream,
+};
 
 use crate::error::{Error, Result};
 use crate::layers::{Weights, WeightsOn};
@@ -12,7 +14,6 @@ use crate::matmul_backend::MatmulBackend;
 use crate::model::{DeviceBatch, Extent, Model, Pass, PassOn, Scratch, ScratchOn, TokenBatch, TokenTransformerConfig};
 use crate::optimizer::{AdamW, AdamWState, AdamWStateOn};
 use crate::precision::Precision;
-use crate::repeated::{Repeated, Work};
 use crate::tensors::Tensors;
 
 /// A transformer over sequences of tokens, with AdamW, on one stream.
@@ -63,11 +64,11 @@ pub struct TokenTransformer<S: LiveBrand, E: Precision> {
     pub(crate) state: Option<State<S, E>>,
     pub(crate) pass: Option<PassOn<S, E>>,
     pub(crate) scratch: Option<(usize, ScratchOn<S, E>)>,
-    graphs: Repeated<Shape, Whole<E>>,
+    graphs: GraphCache<Shape, Graph<Whole<E>>>,
     pub(crate) products: MatmulBackend,
     /// The batches in flight of [`micro_batches`](fn@crate::overlap::micro_batches), and their
     /// room.
-    pub(crate) passes: (Extent, VecDeque<Event<Pass<E>>>),
+    pub(crate) passes: (Extent, Ring<Pass<E>>),
 }
 
 /// The most steps of a checkpoint: up to here each number of steps is an `f64`, in which the
@@ -96,7 +97,7 @@ struct Step<'a> {
     clip: Option<f64>,
 }
 
-impl<E: Precision> Work<Whole<E>> for Step<'_> {
+impl<E: Precision> GraphWork<Whole<E>> for Step<'_> {
     fn enqueue<S: Brand>(&self, s: &Stream<S>, whole: &mut <Whole<E> as Resource>::On<S>) -> thalweg::Result<()> {
         let (parameters, moments, pass, scratch) = whole;
         self.model.predict(s, parameters, pass)?;
@@ -210,9 +211,9 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
             state: Some((WeightsOn::new(stream, weights)?, moments)),
             pass: None,
             scratch: None,
-            graphs: Repeated::default(),
+            graphs: GraphCache::default(),
             products: MatmulBackend::default(),
-            passes: (Extent::default(), VecDeque::new()),
+            passes: (Extent::default(), Ring::default()),
             model,
         })
     }
@@ -225,8 +226,8 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
 
     /// Sets whether steps whose shape repeats become graphs. They do at first. The results are the
     /// same, bit for bit.
-    pub fn enable_graphs(&mut self, enabled: bool) {
-        self.graphs.enable(enabled);
+    pub fn set_graphs(&mut self, graphs: bool) {
+        self.graphs = GraphCache::default().with_graphs(graphs);
     }
 
     /// Sets what computes the products of matrices from now on. At first it is thalweg's kernels.
@@ -234,7 +235,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
         self.products = products;
         self.graphs.clear();
         (self.pass, self.scratch) = (None, None); // they have the workspace
-        self.passes.1.clear();
+        self.passes.1 = Ring::default();
     }
 
     /// Returns the number of shapes whose step is a graph. The eight that were used last are kept.

@@ -1,9 +1,7 @@
 //! Several ranks that train on the tokens of their shards of photographs: what one rank learns from
 //! all.
 
-use std::collections::VecDeque;
-
-use thalweg::{At, Device, LiveBrand, Stream, Timeline, stream_tags};
+use thalweg::{At, Device, LiveBrand, Ring, Stream, Timeline, stream_tags};
 use thalweg_collective::{BucketSizes, Comm, WorldOptions, ranks};
 use thalweg_loader::{Loader, Sample, Source, UploadMode};
 use thalweg_train::overlap::{DataParallel, Photographs, PhotographsOn, texture_prefetch};
@@ -50,7 +48,7 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
     let params = TokenParams::default().with_patch(8).with_sides(2..=4).with_budget(48);
     let pipeline = Pipeline::new(up.device(), params)?;
     let slots = (0..slots).map(|_| Photographs::new(up, &pipeline, &vec![SIZE; images]));
-    let mut slots = slots.collect::<Result<VecDeque<_>>>()?;
+    let mut slots = slots.collect::<Result<Ring<_>>>()?;
     let config = TokenTransformerConfig::default()
         .with_input_dim(PLANES)
         .with_embed_dim(16)

@@ -177,7 +177,7 @@ fn steps_as_graphs_have_the_same_bits() {
             let mut model = TokenTransformer::<_, E>::new(s, base_config(), 9).unwrap();
             *model.optimizer_mut() = optimizer();
             model.set_matmul_backend(by);
-            model.enable_graphs(graphs);
+            model.set_graphs(graphs);
             let samples = [
                 Sample::new(base_config().input_dim, base_config().num_classes, 6, 1),
                 Sample::new(base_config().input_dim, base_config().num_classes, 3, 2),
@@ -289,7 +289,7 @@ fn batches_of_other_shapes_use_the_same_room() {
     let batches = [batch(2, 40), batch(12, 2)];
     let step = |train: &Stream<PerThread<'_>>| {
         let mut model = TokenTransformer::<_, f32>::new(train, base_config(), 1).unwrap();
-        model.enable_graphs(false);
+        model.set_graphs(false);
         let mut round = || {
             for (tokens, position, cu_seqlens, labels) in &batches {
                 model.step(&TokenBatch { tokens, position, cu_seqlens, labels }).unwrap().item().unwrap();

@@ -319,7 +319,7 @@ fn texts_as_graphs_are_the_same() {
         let file = small().init(8).unwrap();
         AnyStream::new(device).unwrap().enter(|s| {
             let mut decoder = TextDecoder::<_, E>::from_tensors(s, &file).unwrap();
-            decoder.enable_graphs(graphs);
+            decoder.set_graphs(graphs);
             let mut random = Random(4);
             let mut texts = Vec::new();
             for (turn, rows) in [2, 3, 2, 3, 2, 3, 5, 2, 5, 2, 5].into_iter().enumerate() {

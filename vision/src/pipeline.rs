@@ -20,7 +20,8 @@ use std::task::{Context, Poll, Waker};
 
 use log::debug;
 use thalweg::{
-    AnyStream, Device, DeviceBuffer, DeviceSlice, Error, Event, LiveBrand, PinnedBuffer, Result, Returned, Stream,
+    AnyStream, Device, DeviceBuffer, DeviceSlice, Error, Event, GraphCache, LiveBrand, PinnedBuffer, Result, Returned,
+    Stream,
 };
 
 use crate::block_on::block_on;
@@ -288,7 +289,7 @@ impl Pipeline {
         };
         let (stream, plan, images, buffers) = made?;
         debug!(target: TARGET, "a slot of {} got memory for images of {sizes:?}", self.device);
-        let work = if self.options.stages { Work::Measured(Vec::new()) } else { Work::First };
+        let work = if self.options.stages { Work::Measured(Vec::new()) } else { Work::Graphs(GraphCache::default()) };
         Ok(Some(self.lend(Draft {
             images,
             buffers,

@@ -3,12 +3,12 @@
 //! The program does not link the library. It is loaded when the first communicator on a GPU is
 //! made, so a program also runs where it is missing.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, OsString, c_char, c_int, c_void};
 use std::mem::offset_of;
 use std::sync::OnceLock;
 
-use libloading::Library as Loaded;
 use log::debug;
+use thalweg::library;
 
 use crate::element::{Kind, Op};
 
@@ -82,56 +82,27 @@ impl Config {
     }
 }
 
-macro_rules! functions {
-    ($(fn $field:ident = $name:ident($($ty:ty),*) -> $result:ty;)*) => {
-        /// The functions that are called here. The library stays loaded while the process lives.
-        pub(super) struct Library {
-            $(pub(super) $field: unsafe extern "C" fn($($ty),*) -> $result,)*
-            /// As NCCL counts: 22809 is 2.28.9.
-            pub(super) version: c_int,
-        }
-
-        impl Library {
-            /// Looks for the functions, in a library that is then never unloaded.
-            fn of(loaded: Loaded) -> Result<Self, String> {
-                let loaded = Box::leak(Box::new(loaded));
-                $(
-                    // SAFETY: `nccl.h` declares the function with this type since version 2.14, and
-                    // enumerations of C are `int`.
-                    let $field = *unsafe {
-                        loaded.get::<unsafe extern "C" fn($($ty),*) -> $result>(stringify!($name).as_bytes())
-                    }
-                    .map_err(|why| format!("it has no {}: {why}", stringify!($name)))?;
-                )*
-                let mut library = Self { $($field,)* version: 0 };
-                // SAFETY: The call stores one integer in `version`.
-                let code = unsafe { (library.get_version)(&mut library.version) };
-                if code != SUCCESS || library.version < NEEDED {
-                    return Err(format!("its version is {}, and 2.18 is needed", version(library.version)));
-                }
-                Ok(library)
-            }
-        }
-    };
-}
-
-functions! {
-    fn get_version = ncclGetVersion(*mut c_int) -> Code;
-    fn unique_id = ncclGetUniqueId(*mut UniqueId) -> Code;
-    fn init = ncclCommInitRankConfig(*mut RawComm, c_int, UniqueId, c_int, *mut Config) -> Code;
-    fn async_error = ncclCommGetAsyncError(RawComm, *mut Code) -> Code;
-    fn last_error = ncclGetLastError(RawComm) -> *const c_char;
-    fn error_string = ncclGetErrorString(Code) -> *const c_char;
-    fn abort = ncclCommAbort(RawComm) -> Code;
-    fn group_start = ncclGroupStart() -> Code;
-    fn group_end = ncclGroupEnd() -> Code;
-    fn all_reduce = ncclAllReduce(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, *mut c_void) -> Code;
-    fn broadcast = ncclBroadcast(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, *mut c_void) -> Code;
-    fn reduce = ncclReduce(*const c_void, *mut c_void, usize, c_int, c_int, c_int, RawComm, *mut c_void) -> Code;
-    fn reduce_scatter = ncclReduceScatter(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, *mut c_void) -> Code;
-    fn all_gather = ncclAllGather(*const c_void, *mut c_void, usize, c_int, RawComm, *mut c_void) -> Code;
-    fn send = ncclSend(*const c_void, usize, c_int, c_int, RawComm, *mut c_void) -> Code;
-    fn receive = ncclRecv(*mut c_void, usize, c_int, c_int, RawComm, *mut c_void) -> Code;
+thalweg::__library! {
+    // `nccl.h` declares the functions with these types since version 2.14, and enumerations of C
+    // are `int`.
+    unsafe pub(super) struct Library {
+        fn get_version = ncclGetVersion(*mut c_int) -> Code;
+        fn unique_id = ncclGetUniqueId(*mut UniqueId) -> Code;
+        fn init = ncclCommInitRankConfig(*mut RawComm, c_int, UniqueId, c_int, *mut Config) -> Code;
+        fn async_error = ncclCommGetAsyncError(RawComm, *mut Code) -> Code;
+        fn last_error = ncclGetLastError(RawComm) -> *const c_char;
+        fn error_string = ncclGetErrorString(Code) -> *const c_char;
+        fn abort = ncclCommAbort(RawComm) -> Code;
+        fn group_start = ncclGroupStart() -> Code;
+        fn group_end = ncclGroupEnd() -> Code;
+        fn all_reduce = ncclAllReduce(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, *mut c_void) -> Code;
+        fn broadcast = ncclBroadcast(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, *mut c_void) -> Code;
+        fn reduce = ncclReduce(*const c_void, *mut c_void, usize, c_int, c_int, c_int, RawComm, *mut c_void) -> Code;
+        fn reduce_scatter = ncclReduceScatter(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, *mut c_void) -> Code;
+        fn all_gather = ncclAllGather(*const c_void, *mut c_void, usize, c_int, RawComm, *mut c_void) -> Code;
+        fn send = ncclSend(*const c_void, usize, c_int, c_int, RawComm, *mut c_void) -> Code;
+        fn receive = ncclRecv(*mut c_void, usize, c_int, c_int, RawComm, *mut c_void) -> Code;
+    }
 }
 
 impl Library {
@@ -141,16 +112,18 @@ impl Library {
     /// It cannot be used: what was tried, and why it failed.
     pub(super) fn get() -> Result<&'static Self, &'static str> {
         static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
-        let mut opened = None;
-        let found = LIBRARY.get_or_init(|| {
-            let (library, name) = open(std::env::var_os(VARIABLE))?;
-            opened = Some(name);
-            Ok(library)
-        });
-        if let (Some(name), Ok(library)) = (opened, found) {
-            debug!(target: "thalweg_collective::nccl", "NCCL {} was loaded as {name}", version(library.version));
-        }
-        found.as_ref().map_err(|why| &why[..])
+        let open = || open(std::env::var_os(VARIABLE));
+        library::once(&LIBRARY, open, |library, file| {
+            debug!(target: "thalweg_collective::nccl", "NCCL {} was loaded as {file}", version(library.version()));
+        })
+    }
+
+    /// Returns the version as NCCL counts: 22809 is 2.28.9. It is 0 if the call fails.
+    pub(super) fn version(&self) -> c_int {
+        let mut version = 0;
+        // SAFETY: The call stores one integer in `version`.
+        unsafe { (self.get_version)(&mut version) };
+        version
     }
 
     /// Returns the meaning of a result, with the library's text about its last error.
@@ -175,22 +148,14 @@ fn text(p: *const c_char) -> String {
 }
 
 /// Loads the file that the variable names, or else what the loader of the system finds.
-fn open(named: Option<std::ffi::OsString>) -> Result<(Library, String), String> {
-    let mut tried = Vec::new();
-    let names = match named.filter(|name| !name.is_empty()) {
-        Some(name) => vec![name],
-        None => NAMES.map(Into::into).to_vec(),
-    };
-    for name in names {
-        let shown = name.to_string_lossy().into_owned();
-        // SAFETY: Loading runs the initializers of the library. NVIDIA's allow that at any time, on
-        // any thread; a file that the user names is as trusted as the program.
-        match unsafe { Loaded::new(&name) }.map_err(|why| why.to_string()).and_then(Library::of) {
-            Ok(library) => return Ok((library, shown)),
-            Err(why) => tried.push(format!("{shown} ({why})")),
+fn open(named: Option<OsString>) -> Result<(Library, String), String> {
+    library::open("NCCL", VARIABLE, &NAMES, named, |loaded| {
+        let library = Library::of(loaded)?;
+        match library.version() {
+            old if old < NEEDED => Err(format!("its version is {}, and 2.18 is needed", version(old))),
+            _ => Ok(library),
         }
-    }
-    Err(format!("NCCL cannot be loaded; tried {}; {VARIABLE} names another file", tried.join(", ")))
+    })
 }
 
 /// A version in the usual form.
@@ -242,7 +207,7 @@ mod tests {
             assert!(why.contains("it has no ncclGetVersion"), "{why}");
         }
         match open(None) {
-            Ok((library, _)) => assert!(library.version >= super::NEEDED),
+            Ok((library, _)) => assert!(library.version() >= super::NEEDED),
             Err(why) => assert!(NAMES.iter().all(|name| why.contains(&format!("{name} ("))), "{why}"),
         }
         assert_eq!(version(22_809), "2.28.9");

@@ -159,7 +159,7 @@ pub(crate) fn connect(
                 }
             }
             let own =
-                NcclHandshake { version: library.version, id, gpu, process: handshake::process(), shares: shares() };
+                NcclHandshake { version: library.version(), id, gpu, process: handshake::process(), shares: shares() };
             [b"+", &own.encode()[..]].concat()
         }
     };
@@ -182,7 +182,7 @@ pub(crate) fn connect(
         let value = value.map_err(|why| failed(format!("rank {rank} makes no communicator: {why}")))?;
         match value.split_first() {
             Some((b'+', said)) => match NcclHandshake::decode(said) {
-                Some(handshake) if handshake.version == library.version => handshakes.push(handshake),
+                Some(handshake) if handshake.version == library.version() => handshakes.push(handshake),
                 _ => return refused(rank, "it has another version of the library"),
             },
             Some((_, why)) => return refused(rank, &String::from_utf8_lossy(why)),
@@ -705,6 +705,6 @@ impl Abort for Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NCCL {} on {}", library::version(self.library.version), self.device)
+        write!(f, "NCCL {} on {}", library::version(self.library.version()), self.device)
     }
 }

@@ -39,6 +39,7 @@ mod warp;
 mod workspace;
 
 pub use block::CpuBlock;
+pub use checker::Finding;
 pub use error::{BlockError, Fault, SEED};
 #[doc(hidden)]
 pub use monitor::Checked;

@@ -21,11 +21,10 @@ mod photographs;
 #[path = "../../examples/support/mod.rs"]
 mod support;
 
-use std::collections::VecDeque;
 use std::time::Instant;
 
 use thalweg::simt::bf16;
-use thalweg::{LiveBrand, Stream, Timeline, stream_tags};
+use thalweg::{LiveBrand, Ring, Stream, Timeline, stream_tags};
 use thalweg_train::overlap::{Encoded, EncodedOn, encoder_decoder, micro_batches};
 use thalweg_train::{
     EncoderConfig, Gelu, ImageEncoder, MatmulBackend, Pooling, Result, TokenBatch, TokenTransformer,
@@ -75,9 +74,9 @@ fn encode_and_train<A: LiveBrand, B: LiveBrand>(
     model.set_matmul_backend(shapes.products);
     let size = shapes.encoder.image_size;
     let mut measure = |images: usize, graphs| {
-        encoder.enable_graphs(graphs);
-        model.enable_graphs(graphs);
-        let mut slots = (0..count).map(|_| Encoded::new(&encoder, images)).collect::<Result<VecDeque<_>>>()?;
+        encoder.set_graphs(graphs);
+        model.set_graphs(graphs);
+        let mut slots = (0..count).map(|_| Encoded::new(&encoder, images)).collect::<Result<Ring<_>>>()?;
         let sets = (0..4).map(|n| first.upload_blocking(&support::numbers(images * 3 * size * size, n)));
         let sets = sets.collect::<thalweg::Result<Vec<_>>>()?;
         let labels: Vec<i32> = (0..images).map(|i| (i % shapes.head.num_classes) as i32).collect();

@@ -2,11 +2,10 @@
 //! the upload alone, and all that follows it alone. A shape is searched for which both are about as
 //! long.
 
-use std::collections::VecDeque;
 use std::time::Instant;
 
 use thalweg::simt::bf16;
-use thalweg::{Device, DeviceSlice, LiveBrand, On, PinnedBuffer, Stream, Timeline};
+use thalweg::{Device, DeviceSlice, LiveBrand, On, PinnedBuffer, Ring, Stream, Timeline};
 use thalweg_kernels::train::patches;
 use thalweg_train::overlap::{Augmented, AugmentedOn, Photographs, PhotographsOn, augment_train, texture_prefetch};
 use thalweg_train::{DeviceBatch, Result, TokenTransformer, TokenTransformerConfig};
@@ -67,7 +66,7 @@ fn augment<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     let augmentation = Augmentation::default();
     let bytes = 3 * side * side;
     let slots = (0..3).map(|_| Augmented::<f32>::new(up, &augmentation, images * bytes, size as u32, images));
-    let mut slots = slots.collect::<Result<VecDeque<_>>>()?;
+    let mut slots = slots.collect::<Result<Ring<_>>>()?;
     let heads = (width / 64).max(1);
     let config = TokenTransformerConfig::default()
         .with_input_dim(3 * patch * patch)
@@ -114,7 +113,7 @@ fn textures<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
 ) -> Result<f64> {
     let pipeline = Pipeline::new(up.device(), params.clone())?;
     let sizes = vec![size; images];
-    let mut slots = (0..3).map(|_| Photographs::new(up, &pipeline, &sizes)).collect::<Result<VecDeque<_>>>()?;
+    let mut slots = (0..3).map(|_| Photographs::new(up, &pipeline, &sizes)).collect::<Result<Ring<_>>>()?;
     let config = TokenTransformerConfig::default()
         .with_input_dim(PLANES)
         .with_embed_dim(width)

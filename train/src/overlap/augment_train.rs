@@ -6,11 +6,10 @@
 //! train                      | train 0   | train 1   | train 2   |
 //! ```
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
 use thalweg::overlap::stages;
-use thalweg::{Activity, DeviceBuffer, DeviceCopy, DeviceSlice, Event, LiveBrand, Resource, Stream, Timeline};
+use thalweg::{Activity, DeviceBuffer, DeviceCopy, DeviceSlice, Event, LiveBrand, Resource, Ring, Stream, Timeline};
 use thalweg_vision::augment::{Augmentation, Augmenter, Output};
 
 use crate::error::{Error, Result};
@@ -70,8 +69,7 @@ impl<T: Output + DeviceCopy> Augmented<T> {
 /// failed, or a closure returned an error. Items before the one that failed are trained on.
 ///
 /// ```
-/// use std::collections::VecDeque;
-/// use thalweg::{Device, Timeline, stream_tags};
+/// use thalweg::{Device, Ring, Timeline, stream_tags};
 /// use thalweg_train::overlap::{Augmented, augment_train};
 /// use thalweg_vision::augment::{AugmentInput, Augmentation};
 ///
@@ -81,7 +79,7 @@ impl<T: Output + DeviceCopy> Augmented<T> {
 /// let augmentation = Augmentation::default();
 /// let (height, width) = (30, 40);
 /// let slot = |_| Augmented::<f32>::new(&upload, &augmentation, 3 * 30 * 40, 16, 1);
-/// let mut slots = (0..3).map(slot).collect::<Result<VecDeque<_>, _>>()?;
+/// let mut slots = (0..3).map(slot).collect::<Result<Ring<_>, _>>()?;
 /// let mut kept = train.bind((0..6).map(|_| gpu.pinned::<f32>(3 * 16 * 16)).collect::<Result<Vec<_>, _>>()?)?;
 /// augment_train(
 ///     (&upload, &augment, &train),
@@ -101,7 +99,7 @@ impl<T: Output + DeviceCopy> Augmented<T> {
 /// ```
 pub fn augment_train<U: LiveBrand, A: LiveBrand, B: LiveBrand, T: Output + DeviceCopy>(
     (upload, augment, train): (&Stream<U>, &Stream<A>, &Stream<B>),
-    slots: &mut VecDeque<Event<Augmented<T>>>,
+    slots: &mut Ring<Augmented<T>>,
     items: Range<usize>,
     input: impl FnMut(&Stream<U>, usize, &mut AugmentedOn<U, T>) -> Result<()>,
     mut learn: impl FnMut(&Stream<B>, usize, &DeviceSlice<B, T>, &DeviceSlice<B, i32>) -> Result<()>,

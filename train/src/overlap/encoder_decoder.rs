@@ -5,11 +5,10 @@
 //! model              | train 0     | train 1     | train 2     | train 3     |
 //! ```
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
 use thalweg::overlap::stages;
-use thalweg::{Activity, DeviceBuffer, Event, LiveBrand, Resource, Stream, Timeline};
+use thalweg::{Activity, DeviceBuffer, Event, LiveBrand, Resource, Ring, Stream, Timeline};
 
 use crate::encoder::ImageEncoder;
 use crate::error::{Error, Result};
@@ -71,8 +70,7 @@ impl Encoded {
 /// a closure returned an error. The model is then as after the last item whose loss `seen` got.
 ///
 /// ```
-/// use std::collections::VecDeque;
-/// use thalweg::{Device, Timeline, stream_tags};
+/// use thalweg::{Device, Ring, Timeline, stream_tags};
 /// use thalweg_train::overlap::{Encoded, encoder_decoder};
 /// use thalweg_train::{TokenTransformerConfig, EncoderConfig, ImageEncoder, TokenTransformer};
 ///
@@ -95,7 +93,7 @@ impl Encoded {
 ///     .with_num_classes(2);
 /// let mut head = TokenTransformer::<_, f32>::new(&train, config, 7)?;
 ///
-/// let mut slots = (0..2).map(|_| Encoded::new(&encoder, 3)).collect::<Result<VecDeque<_>, _>>()?;
+/// let mut slots = (0..2).map(|_| Encoded::new(&encoder, 3)).collect::<Result<Ring<_>, _>>()?;
 /// let mut losses = Vec::new();
 /// encoder_decoder(
 ///     &mut encoder,
@@ -116,7 +114,7 @@ impl Encoded {
 pub fn encoder_decoder<A: LiveBrand, B: LiveBrand, E: Precision, H: Precision>(
     encoder: &mut ImageEncoder<A, E>,
     model: &mut TokenTransformer<B, H>,
-    slots: &mut VecDeque<Event<Encoded>>,
+    slots: &mut Ring<Encoded>,
     items: Range<usize>,
     mut input: impl FnMut(&Stream<A>, usize, &mut EncodedOn<A>) -> Result<()>,
     mut seen: impl FnMut(usize, Loss) -> Result<()>,

@@ -11,7 +11,7 @@
 //! function.
 
 use thalweg::overlap::stages;
-use thalweg::{Activity, LiveBrand, Stream, Timeline};
+use thalweg::{Activity, LiveBrand, Ring, Stream, Timeline};
 use thalweg_kernels::train::sum_rows;
 
 use crate::error::{Error, Result};
@@ -156,13 +156,13 @@ fn make_slots<F: LiveBrand, S: LiveBrand, E: Precision>(
 ) -> Result<()> {
     let (room, passes) = &mut model.passes;
     if !most.fits(*room) {
-        passes.clear(); // their memory is free before the new one is allocated
+        *passes = Ring::default(); // their memory is free before the new one is allocated
         *room = room.or(most);
     }
     passes.truncate(slots);
     while passes.len() < slots {
         let pass = PassOn::new(forward, model.products, &model.model.config, *room)?;
-        passes.push_back(forward.record(pass)?);
+        passes.extend([forward.record(pass)?]);
     }
     Ok(())
 }

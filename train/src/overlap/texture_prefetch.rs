@@ -10,11 +10,10 @@
 //! takes all rows that the budget allows, and the rows behind the last token are
 //! [padding](crate::DeviceBatch::padded).
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
 use thalweg::overlap::stages;
-use thalweg::{Activity, DeviceBuffer, Event, LiveBrand, Resource, Stream, Timeline};
+use thalweg::{Activity, DeviceBuffer, Event, LiveBrand, Resource, Ring, Stream, Timeline};
 use thalweg_vision::{DeviceTokenValues, Pipeline, Workspace, layout};
 
 use super::trainable::Trainable;
@@ -76,8 +75,7 @@ impl Photographs {
 /// loss `seen` got.
 ///
 /// ```
-/// use std::collections::VecDeque;
-/// use thalweg::{Device, Timeline, stream_tags};
+/// use thalweg::{Device, Ring, Timeline, stream_tags};
 /// use thalweg_train::overlap::{Photographs, texture_prefetch};
 /// use thalweg_train::{TokenTransformerConfig, TokenTransformer};
 /// use thalweg_vision::{PLANES, TokenParams, Pipeline};
@@ -96,7 +94,7 @@ impl Photographs {
 ///
 /// let sizes = [[32, 40], [24, 24]]; // two images a batch
 /// let slots = (0..3).map(|_| Photographs::new(&upload, &pipeline, &sizes));
-/// let mut slots = slots.collect::<Result<VecDeque<_>, _>>()?;
+/// let mut slots = slots.collect::<Result<Ring<_>, _>>()?;
 /// let mut losses = Vec::new();
 /// texture_prefetch(
 ///     (&upload, &textures),
@@ -117,7 +115,7 @@ impl Photographs {
 pub fn texture_prefetch<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     (upload, textures): (&Stream<U>, &Stream<A>),
     model: &mut impl Trainable<B>,
-    slots: &mut VecDeque<Event<Photographs>>,
+    slots: &mut Ring<Photographs>,
     items: Range<usize>,
     input: impl FnMut(&Stream<U>, usize, &mut PhotographsOn<U>) -> Result<()>,
     mut seen: impl FnMut(usize, Loss) -> Result<()>,

@@ -102,9 +102,8 @@ impl Text {
 /// texts.
 ///
 /// ```
-/// use std::collections::VecDeque;
-/// use thalweg::overlap::stages;
-/// use thalweg::{Activity, Device, Timeline, stream_tags};
+/// /// use thalweg::overlap::stages;
+/// use thalweg::{Activity, Device, Ring, Timeline, stream_tags};
 /// use thalweg_train::overlap::{Request, vlm_pipeline};
 /// use thalweg_train::{Error, TextDecoder, VisionEncoder, VisionLanguageConfig};
 ///
@@ -123,7 +122,7 @@ impl Text {
 /// let mut encoder = VisionEncoder::<_, f32>::from_tensors(&encode, &file)?;
 /// let mut decoder = TextDecoder::<_, f32>::from_tensors(&decode, &file)?;
 ///
-/// let mut slots = (0..3).map(|_| Request::new(&encoder, 0, 4, 6)).collect::<Result<VecDeque<_>, _>>()?;
+/// let mut slots = (0..3).map(|_| Request::new(&encoder, 0, 4, 6)).collect::<Result<Ring<_>, _>>()?;
 /// let mut texts = Vec::new();
 /// vlm_pipeline(
 ///     stages::<_, Error>(&mut slots).step(&prepare, Activity::Upload, |s, n, request| {
@@ -155,7 +154,7 @@ impl Text {
 /// stream_tags!(Prepare, Encode);
 /// let gpu = Device::cpu()?;
 /// let (prepare, encode) = (gpu.stream::<Prepare>()?, gpu.stream::<Encode>()?);
-/// let mut slots = std::collections::VecDeque::<thalweg::Event<Request>>::new();
+/// let mut slots = thalweg::Ring::<Request>::default();
 /// let _ = stages::<_, Error>(&mut slots).step(&prepare, Activity::Upload, |_, _, request| {
 ///     encode.fill(&mut request.tokens, 0.0)?; // `encode` would race with `prepare`
 ///     Ok(())

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Resource, Stream};
+use thalweg::{Brand, DeviceBuffer, DeviceSlice, Graph, GraphCache, GraphWork, LiveBrand, Resource, Stream};
 use thalweg_kernels::train::argmax;
 
 use super::VisionLanguageConfig;
@@ -15,7 +15,6 @@ use crate::layout::ParameterLayout;
 use crate::matmul_backend::{Matmul, MatmulBackend, MatmulOn};
 use crate::model::upload;
 use crate::precision::Precision;
-use crate::repeated::{Repeated, Work};
 use crate::tensors::Tensors;
 
 /// The places of the decoder's weights.
@@ -72,7 +71,7 @@ pub struct TextDecoder<S: LiveBrand, E: Precision> {
     /// It is empty after a failure of the device that lost the memory.
     weights: Option<WeightsOn<S, E>>,
     decoding: Option<DecodingOn<S, E>>,
-    graphs: Repeated<Part, Whole<E>>,
+    graphs: GraphCache<Part, Graph<Whole<E>>>,
 }
 
 /// All memory of a text.
@@ -96,7 +95,7 @@ struct Write<'a> {
     part: &'a Part,
 }
 
-impl<E: Precision> Work<Whole<E>> for Write<'_> {
+impl<E: Precision> GraphWork<Whole<E>> for Write<'_> {
     fn enqueue<S: Brand>(
         &self,
         s: &Stream<S>,
@@ -126,13 +125,13 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
         let config = VisionLanguageConfig::from_tensors(file)?;
         let model = Decoder::new(config)?;
         let weights = Some(WeightsOn::new(stream, &model.layout.flatten(file, "")?)?);
-        Ok(Self { stream: *stream, config, model, weights, decoding: None, graphs: Repeated::default() })
+        Ok(Self { stream: *stream, config, model, weights, decoding: None, graphs: GraphCache::default() })
     }
 
     /// Sets whether texts whose shape repeats become graphs. They do at first. The texts are the
     /// same.
-    pub fn enable_graphs(&mut self, enabled: bool) {
-        self.graphs.enable(enabled);
+    pub fn set_graphs(&mut self, graphs: bool) {
+        self.graphs = GraphCache::default().with_graphs(graphs);
     }
 
     /// Returns the number of shapes of texts, or of parts of them, that are graphs. The eight that

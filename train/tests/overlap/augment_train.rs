@@ -1,10 +1,8 @@
 //! Uploads, augmentation and training.
 
-use std::collections::VecDeque;
-
 use testkit::devices::alone;
 use testkit::gate::{Gate, guarded};
-use thalweg::{Device, DeviceBuffer, DeviceKind, DeviceSlice, Event, LiveBrand, Stream, Timeline};
+use thalweg::{Device, DeviceBuffer, DeviceKind, DeviceSlice, LiveBrand, Ring, Stream, Timeline};
 use thalweg_kernels::train::patches;
 use thalweg_train::overlap::{Augmented, AugmentedOn, augment_train};
 use thalweg_train::{DeviceBatch, Loss, Result, TokenTransformer};
@@ -33,7 +31,7 @@ pub(crate) fn prepare<S: LiveBrand>(s: &Stream<S>, item: usize, batch: &mut Augm
     Ok(batch.augmenter.prepare(s, &samples)?)
 }
 
-pub(crate) fn augmented_slots<S: LiveBrand>(s: &Stream<S>, count: usize) -> VecDeque<Event<Augmented<f32>>> {
+pub(crate) fn augmented_slots<S: LiveBrand>(s: &Stream<S>, count: usize) -> Ring<Augmented<f32>> {
     let (images, [height, width], size) = AUGMENTED;
     let bytes = images * 3 * (height * width) as usize;
     (0..count).map(|_| Augmented::new(s, &Augmentation::default(), bytes, size as u32, images).unwrap()).collect()

@@ -1,11 +1,9 @@
 //! A frozen encoder beside the model that learns from it.
 
-use std::collections::VecDeque;
-
 use testkit::devices::alone;
 use testkit::gate::{Gate, guarded};
 use thalweg::simt::bf16;
-use thalweg::{Device, DeviceKind, Event, LiveBrand, Stream, Timeline};
+use thalweg::{Device, DeviceKind, LiveBrand, Ring, Stream, Timeline};
 use thalweg_train::overlap::{Encoded, EncodedOn, encoder_decoder};
 use thalweg_train::{ImageEncoder, Loss, Precision, Result};
 
@@ -33,7 +31,7 @@ fn fill<S: LiveBrand>(s: &Stream<S>, item: usize, batch: &mut EncodedOn<S>) -> R
     Ok(s.copy_to_device(&host.1, &mut batch.labels)?)
 }
 
-fn slots<S: LiveBrand, E: Precision>(encoder: &ImageEncoder<S, E>, count: usize) -> VecDeque<Event<Encoded>> {
+fn slots<S: LiveBrand, E: Precision>(encoder: &ImageEncoder<S, E>, count: usize) -> Ring<Encoded> {
     (0..count).map(|_| Encoded::new(encoder, IMAGES).unwrap()).collect()
 }
 
@@ -45,8 +43,8 @@ fn encode_and_train<A: LiveBrand, B: LiveBrand, E: Precision>(
 ) -> Bits {
     let mut encoder = encoder::<_, E>(encode);
     let mut model = model::<_, E>(train, base_config().with_input_dim(encoder.config().embed_dim));
-    encoder.enable_graphs(graphs);
-    model.enable_graphs(graphs);
+    encoder.set_graphs(graphs);
+    model.set_graphs(graphs);
     let (mut slots, mut losses) = (slots(&encoder, count), Vec::new());
     let seen = |_, loss| {
         losses.push(loss);

@@ -1,10 +1,8 @@
 //! Uploads, textures and training. The test of the steady state takes augmentation along.
 
-use std::collections::VecDeque;
-
 use testkit::devices::alone;
 use testkit::gate::{Gate, guarded};
-use thalweg::{Device, DeviceKind, DeviceSlice, Event, LiveBrand, Stream, Timeline};
+use thalweg::{Device, DeviceKind, DeviceSlice, LiveBrand, Ring, Stream, Timeline};
 use thalweg_train::overlap::{Photographs, PhotographsOn, augment_train, texture_prefetch};
 use thalweg_train::{Error, Loss, Result, TokenBatch};
 use thalweg_vision::{
@@ -49,7 +47,7 @@ fn photographs<S: LiveBrand>(s: &Stream<S>, item: usize, batch: &mut Photographs
     Ok(batch.workspace.set_query(s, &head(), &query(item as u64 % 3))?)
 }
 
-fn photograph_slots<S: LiveBrand>(s: &Stream<S>, count: usize) -> VecDeque<Event<Photographs>> {
+fn photograph_slots<S: LiveBrand>(s: &Stream<S>, count: usize) -> Ring<Photographs> {
     let pipeline = texture_pipeline(s.device(), &query(0));
     (0..count).map(|_| Photographs::new(s, &pipeline, &PHOTOGRAPHS).unwrap()).collect()
 }
@@ -60,7 +58,7 @@ fn textures<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     graphs: bool,
 ) -> Bits {
     let mut model = model::<_, f32>(train, base_config().with_input_dim(PLANES));
-    model.enable_graphs(graphs);
+    model.set_graphs(graphs);
     let (mut slots, mut losses) = (photograph_slots(upload, count), Vec::new());
     let seen = |_, loss| {
         losses.push(loss);
@@ -130,7 +128,7 @@ fn tokens_of_sixteen_bits_are_refused() {
             let options = PipelineOptions::default().with_precision(TokenPrecision::F16);
             let params = TokenParams::default().with_patch(8).with_budget(96).with_sides(2..=4);
             let pipeline = Pipeline::with_options(device, params, options).unwrap();
-            let mut slots = VecDeque::from([Photographs::new(s, &pipeline, &PHOTOGRAPHS).unwrap()]);
+            let mut slots = Ring::from_iter([Photographs::new(s, &pipeline, &PHOTOGRAPHS).unwrap()]);
             let mut model = model::<_, f32>(s, base_config().with_input_dim(PLANES));
             let input = |_: &Stream<_>, _, _: &mut PhotographsOn<_>| Ok(());
             let off = Timeline::disabled();

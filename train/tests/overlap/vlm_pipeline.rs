@@ -1,12 +1,10 @@
 //! Requests for text about images, on four streams.
 
-use std::collections::VecDeque;
-
 use testkit::devices::alone;
 use testkit::gate::{Gate, guarded};
 use thalweg::overlap::stages;
 use thalweg::simt::bf16;
-use thalweg::{Activity, AnyStream, Device, DeviceKind, Event, LiveBrand, Stream, Timeline};
+use thalweg::{Activity, AnyStream, Device, DeviceKind, LiveBrand, Ring, Stream, Timeline};
 use thalweg_train::overlap::{Request, RequestOn, Text, vlm_pipeline};
 use thalweg_train::{Precision, Result, TextDecoder, VisionEncoder, VisionLanguage, VisionLanguageConfig};
 
@@ -48,7 +46,7 @@ fn cut<S: LiveBrand>(s: &Stream<S>, request: &mut RequestOn<S>) -> Result<()> {
     Ok(s.copy(&request.pixels, &mut request.tokens)?)
 }
 
-fn requests<S: LiveBrand, E: Precision>(encoder: &VisionEncoder<S, E>, count: usize) -> VecDeque<Event<Request>> {
+fn requests<S: LiveBrand, E: Precision>(encoder: &VisionEncoder<S, E>, count: usize) -> Ring<Request> {
     (0..count).map(|_| Request::new(encoder, 3 * MOST[0], MOST[0], MOST[1]).unwrap()).collect()
 }
 

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use thalweg::{
-    AnyStream, Brand, DeviceBuffer, Event, Graph, LiveBrand, PinnedBuffer, Resource, Result, Returned, Stream,
-    TimedEvent,
+    AnyStream, Brand, DeviceBuffer, Event, Graph, GraphCache, GraphWork, LiveBrand, PinnedBuffer, Resource, Result,
+    Returned, Stream, TimedEvent,
 };
 
 use super::Place;
@@ -46,11 +46,17 @@ pub(crate) struct Run {
 pub(crate) enum Work {
     /// Call by call, with a mark after each stage.
     Measured(Vec<TimedEvent>),
-    /// Call by call, because this may be the only time.
-    First,
-    /// Call by call into a graph, which then runs.
-    Second,
-    Graph(Graph<Slot>),
+    /// Call by call the first time, and then as a graph.
+    Graphs(GraphCache<(), Graph<Slot>>),
+}
+
+/// The work of a slot.
+struct Batch;
+
+impl GraphWork<Slot> for Batch {
+    fn enqueue<S: Brand>(&self, stream: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
+        slot.enqueue(stream, || Ok(()))
+    }
 }
 
 /// A slot whose images the host may write.
@@ -96,20 +102,12 @@ impl Slot {
 impl<S: LiveBrand> SlotOn<S> {
     /// Enqueues a batch in the way that `work` says.
     pub(crate) fn send(mut self, stream: &Stream<S>, work: &mut Work) -> Result<Self, Returned<Self>> {
-        let sent = match work {
-            Work::Measured(marks) => self.measure(stream, marks),
-            Work::First => self.enqueue(stream, || Ok(())).map(|()| *work = Work::Second),
-            Work::Second => {
-                let (mut graph, slot) = stream.capture(self, |stream, slot| slot.enqueue(stream, || Ok(())))?;
-                let slot = stream.replay(&mut graph, slot)?;
-                *work = Work::Graph(graph);
-                return Ok(slot);
-            }
-            Work::Graph(graph) => return stream.replay(graph, self),
-        };
-        match sent {
-            Ok(()) => Ok(self),
-            Err(error) => Err(Returned { error, value: self }),
+        match work {
+            Work::Graphs(graphs) => graphs.enqueue(stream, (), self, &Batch),
+            Work::Measured(marks) => match self.measure(stream, marks) {
+                Ok(()) => Ok(self),
+                Err(error) => Err(Returned { error, value: self }),
+            },
         }
     }
 

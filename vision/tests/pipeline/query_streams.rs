@@ -4,13 +4,12 @@
 #[path = "../../../examples/support/query.rs"]
 mod query;
 
-use query::{Results, Slot, scores, textures, tokens, upload};
+use query::{Results, Slot, query_streams};
 use testkit::devices::{alone, devices};
 use testkit::files::{Tensors, read_png, repository};
 use testkit::gate::{Gate, guarded};
 use testkit::oracle::{self, PLANES, SCORE_ERROR, assert_close, relevance_error, wide};
-use thalweg::overlap::three_stream;
-use thalweg::{AnyStream, Device, Result, Timeline};
+use thalweg::{AnyStream, Device, Event, Result, Ring, Timeline};
 use thalweg_vision::{Head, Image, Pipeline, Query, TokenParams, TokenSet};
 
 /// The bound on what the query's score and the weights may differ by from the golden file.
@@ -37,41 +36,41 @@ fn batch() -> Vec<Image> {
     contents.map(|rgb| Image::new(height, width, rgb).unwrap()).into()
 }
 
-fn slots(device: Device, image: &Image, n: usize) -> Vec<Slot> {
+fn slots(device: Device, image: &Image, n: usize) -> Ring<Slot> {
     let (head, query) = golden_query();
     let size = [image.height(), image.width()];
-    (0..n).map(|_| Slot::new(device, size, &TokenParams::default(), &head, &query).unwrap()).collect()
+    let slot = |_| Event::ready(Slot::new(device, size, &TokenParams::default(), &head, &query).unwrap());
+    (0..n).map(slot).collect()
 }
 
 /// Runs the images on four streams, and calls `before` on the host before each image is loaded.
 fn run(
     lanes: &[AnyStream],
-    slots: Vec<Slot>,
+    slots: &mut Ring<Slot>,
     images: &[Image],
     mut before: impl FnMut(usize) -> Result<()>,
-) -> (Vec<Results>, Vec<Slot>) {
+) -> Vec<Results> {
     let mut results = Vec::new();
     let load = |n: usize, slot: &mut Slot| {
         before(n)?;
-        let Some(image) = images.get(n) else { return Ok(false) };
-        slot.image.copy_from_slice(image.rgb());
-        Ok(true)
+        slot.image.copy_from_slice(images[n].rgb());
+        Ok(())
     };
     let take = |_, slot: &mut Slot| {
         results.push(slot.results());
         Ok(())
     };
-    let slots = lanes[0].enter(|up| {
+    lanes[0].enter(|up| {
         lanes[1].enter(|first| {
             lanes[2].enter(|second| {
                 lanes[3].enter(|third| {
-                    let steps = (upload, textures, scores, tokens);
-                    three_stream((up, first, second, third), slots, load, steps, take, &Timeline::disabled()).unwrap()
+                    let (streams, off) = ((up, first, second, third), Timeline::disabled());
+                    query_streams(streams, slots, images.len(), load, take, &off).unwrap();
                 })
             })
         })
     });
-    (results, slots)
+    results
 }
 
 /// Checks the allocation of a run, and its tokens against those of the pipeline. The pipeline sums
@@ -117,7 +116,8 @@ fn three_streams_compute_what_the_golden_file_and_the_pipeline_say() {
     let (head, query) = golden_query();
     for &device in devices() {
         let lanes: Vec<_> = (0..4).map(|_| AnyStream::new(device).unwrap()).collect();
-        let (got, again) = run(&lanes, slots(device, &images[0], 3), &images, |_| Ok(()));
+        let mut slots = slots(device, &images[0], 3);
+        let got = run(&lanes, &mut slots, &images, |_| Ok(()));
         assert_eq!(got.len(), images.len());
 
         let what = format!("chelsea on three streams of {device}");
@@ -135,7 +135,7 @@ fn three_streams_compute_what_the_golden_file_and_the_pipeline_say() {
         assert!(got.windows(2).all(|pair| pair[0] != pair[1]), "the images differ, and so do their tokens");
         // A slot leaves nothing behind for the next image, in whatever order they come.
         let backwards: Vec<_> = images.iter().rev().cloned().collect();
-        let (mut reversed, _) = run(&lanes, again, &backwards, |_| Ok(()));
+        let mut reversed = run(&lanes, &mut slots, &backwards, |_| Ok(()));
         reversed.reverse();
         assert!(reversed == got, "in the other order on {device}");
     }
@@ -150,7 +150,8 @@ fn every_stage_runs_beside_the_others() {
     for &device in devices() {
         let lanes: Vec<_> = (0..4).map(|_| AnyStream::new(device).unwrap()).collect();
         // The first run loads kernels, for which a device may wait.
-        let (want, mut slots) = run(&lanes, slots(device, &images[0], 5), &images, |_| Ok(()));
+        let mut slots = slots(device, &images[0], 5);
+        let want = run(&lanes, &mut slots, &images, |_| Ok(()));
         for held in 0..4 {
             let gate = Gate::closed(device);
             let before = |n: usize| {
@@ -163,12 +164,11 @@ fn every_stage_runs_beside_the_others() {
                 }
                 Ok(())
             };
-            let (got, back) = guarded(&[&gate], || {
+            let got = guarded(&[&gate], || {
                 lanes[held].enter(|s| gate.hold(s));
-                run(&lanes, slots, &images, before)
+                run(&lanes, &mut slots, &images, before)
             });
             assert!(got == want, "{device}: {held} was held");
-            slots = back;
         }
     }
 }
