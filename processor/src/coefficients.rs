@@ -7,8 +7,8 @@ const MAX_SIDE: u32 = 65535;
 
 /// The weights of one axis.
 ///
-/// Output `i` is `(2^(shift - 1) + sum of k[i][t] v[first + t]) >> shift`, clamped to 0 to 255, over
-/// the `count` samples from `first` on.
+/// Output `i` is `(2^(shift - 1) + sum of k[i][t] v[first + t]) >> shift`, clamped to 0 to 255,
+/// over the `count` samples from `first` on.
 ///
 /// ```
 /// use thalweg_processor::{AxisCoefficients, ResampleFilter, Resampler};

@@ -1,4 +1,4 @@
-//! What models derive from the grids of patches.
+//! Numbers that models derive from the grids of patches.
 
 /// The patches of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -145,8 +145,8 @@ impl InputLayout {
         Some(self.grids()?.into_iter().map(PatchGrid::thw).collect())
     }
 
-    /// Returns `cu_seqlens` of Qwen and NaFlex: where each image begins among the patches, and where
-    /// the last one ends. Patches of padding do not count.
+    /// Returns `cu_seqlens` of Qwen and NaFlex: where each image begins among the patches, and
+    /// where the last one ends. Patches of padding do not count.
     #[must_use]
     pub fn cu_seqlens(&self) -> Option<Vec<i32>> {
         Some(grids::cu_seqlens(&self.patches()?))
@@ -158,8 +158,8 @@ impl InputLayout {
         Some(grids::vision_position_ids(&self.grids()?, self.merge()?))
     }
 
-    /// Returns `window_index` and `cu_window_seqlens` of Qwen2.5-VL with windows of `window` pixels a
-    /// side, which are 112 in its files.
+    /// Returns `window_index` and `cu_window_seqlens` of Qwen2.5-VL with windows of `window` pixels
+    /// a side, which are 112 in its files.
     #[must_use]
     pub fn window_index(&self, window: u32) -> Option<(Vec<i64>, Vec<i32>)> {
         Some(grids::window_index(&self.grids()?, self.merge()?, window, self.processor.order().side))
@@ -173,7 +173,8 @@ impl InputLayout {
         naflex.then(|| self.plans.iter().map(shape).collect())
     }
 
-    /// Returns `pixel_attention_mask` of NaFlex [images, `max_patches`]: 1 for patches, 0 for padding.
+    /// Returns `pixel_attention_mask` of NaFlex [images, `max_patches`]: 1 for patches, 0 for
+    /// padding.
     #[must_use]
     pub fn pixel_attention_mask(&self) -> Option<Vec<i32>> {
         let InputFormat::NaFlex { max_patches, packed: false, .. } = self.processor.params().format else {

@@ -2,8 +2,9 @@
 
 use crate::{Error, Result};
 
-/// Puts items into bins, by first fit in the order of descending costs, and returns the bin of each.
-/// Of equal costs, the item with the smaller index is first. Bins are in the order of opening.
+/// Puts items into bins, by first fit in the order of descending costs, and returns the bin of
+/// each. Of equal costs, the item with the smaller index is first. Bins are in the order of
+/// opening.
 ///
 /// ```
 /// use thalweg_processor::pack;

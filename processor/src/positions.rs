@@ -93,8 +93,8 @@ fn axis(side: u32, n: u32, version: TransformersVersion) -> Vec<Coordinate> {
     (0..n).map(|i| places(coordinate(i))).collect()
 }
 
-/// Computes element `i` of torch's `linspace(0, side - 1, n)` on the CPU: from the front in the first
-/// half and from the back in the second, each with one rounding.
+/// Computes element `i` of torch's `linspace(0, side - 1, n)` on the CPU: from the front in the
+/// first half and from the back in the second, each with one rounding.
 fn linspace(side: u32, n: u32, i: u32) -> f32 {
     if n == 1 {
         return 0.0;
@@ -106,8 +106,8 @@ fn linspace(side: u32, n: u32, i: u32) -> f32 {
 }
 
 /// Resizes the position embeddings of SigLIP2, a table of `side * side` rows of `width` numbers, to
-/// the shape of each image (rows, columns): [images, `max_patches`, `width`]. Rows of padding repeat
-/// the first one.
+/// the shape of each image (rows, columns): [images, `max_patches`, `width`]. Rows of padding
+/// repeat the first one.
 ///
 /// The numbers are those of torch's antialiased bilinear resize within 1e-6 for numbers of order 1.
 ///

@@ -370,8 +370,8 @@ impl Processor {
         self.order
     }
 
-    /// Returns the patches or tiles of an image of `size` (rows, columns) as rows and columns, without
-    /// thumbnails.
+    /// Returns the patches or tiles of an image of `size` (rows, columns) as rows and columns,
+    /// without thumbnails.
     ///
     /// # Errors
     /// The size is refused.

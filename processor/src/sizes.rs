@@ -96,8 +96,8 @@ pub fn shortest_edge(size: [u32; 2], edge: u32) -> Result<[u32; 2]> {
     bounded(size, if w <= h { [long, f64::from(edge)] } else { [f64::from(edge), long] })
 }
 
-/// Returns the canvas of LLaVA-OneVision among `canvases` (rows, columns), and the size of the image
-/// in its middle.
+/// Returns the canvas of LLaVA-OneVision among `canvases` (rows, columns), and the size of the
+/// image in its middle.
 ///
 /// # Errors
 /// There are no canvases.

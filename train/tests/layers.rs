@@ -19,8 +19,8 @@ const HIDDEN: usize = 10;
 const CLASSES: usize = 4;
 const EPS: f32 = 1e-3;
 
-/// A model as none of the crate: one block of attention, an MLP of another width without a residual,
-/// a norm behind it, and the first row of a sequence.
+/// A model as none of the crate: one block of attention, an MLP of another width without a
+/// residual, a norm behind it, and the first row of a sequence.
 struct Own {
     layout: ParameterLayout,
     embedding: TokenEmbedding,
@@ -45,8 +45,8 @@ impl Own {
         }
     }
 
-    /// Returns weights without the symmetries of [`ParameterLayout::init`]: biases are not zero, and
-    /// weights of norms are not one.
+    /// Returns weights without the symmetries of [`ParameterLayout::init`]: biases are not zero,
+    /// and weights of norms are not one.
     fn weights(&self, seed: u64) -> Vec<f32> {
         let mut random = Random(seed);
         let mut flat = vec![0.0; self.layout.len()];

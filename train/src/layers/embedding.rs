@@ -72,8 +72,8 @@ impl TokenEmbedding {
         pass.matmul.matmul(pass.stream, position, weight, &epilogue, MatrixMut::new(x, rows, width))
     }
 
-    /// Computes the gradients of all weights from that of the rows: `dx` [rows, width] in `f32`, and
-    /// `dy`, the same numbers as operands.
+    /// Computes the gradients of all weights from that of the rows: `dx` [rows, width] in `f32`,
+    /// and `dy`, the same numbers as operands.
     ///
     /// # Errors
     /// A length does not fit, or the device failed.
@@ -142,8 +142,8 @@ impl TextEmbedding {
         Ok(Self { token, position, ids, places, width })
     }
 
-    /// Computes the rows `x` [rows, width] of `ids` \[rows\], of which the first is at place `first`
-    /// of the text.
+    /// Computes the rows `x` [rows, width] of `ids` \[rows\], of which the first is at place
+    /// `first` of the text.
     ///
     /// # Errors
     /// A length does not fit, a place is none, or the device failed.
@@ -214,8 +214,8 @@ pub struct PatchEmbedding {
 }
 
 impl PatchEmbedding {
-    /// Adds the tensors `patch_embed.proj.weight` [width, 3, patch, patch] and its bias, `cls_token`
-    /// [1, 1, width] if there is one, and `pos_embed` [1, rows, width] to a layout.
+    /// Adds the tensors `patch_embed.proj.weight` [width, 3, patch, patch] and its bias,
+    /// `cls_token` [1, 1, width] if there is one, and `pos_embed` [1, rows, width] to a layout.
     ///
     /// # Errors
     /// The layout would have too many elements.

@@ -31,11 +31,11 @@ impl CrossEntropy {
         Self { classes }
     }
 
-    /// Computes the loss of each row of `logits` [rows, classes] with its label in `losses` \[rows\],
-    /// and the gradient `dlogits` [rows, classes]. There are as many rows as labels, and `of` is
-    /// what all losses and gradients are divided by: with the number of rows, or of the rows of all
-    /// batches and ranks of a step, the sum of the losses is their mean. The loss of a row whose
-    /// label is no class is NaN.
+    /// Computes the loss of each row of `logits` [rows, classes] with its label in `losses`
+    /// \[rows\], and the gradient `dlogits` [rows, classes]. There are as many rows as labels, and
+    /// `of` is what all losses and gradients are divided by: with the number of rows, or of the
+    /// rows of all batches and ranks of a step, the sum of the losses is their mean. The loss of a
+    /// row whose label is no class is NaN.
     ///
     /// # Errors
     /// A length does not fit, or the device failed.

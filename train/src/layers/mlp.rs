@@ -108,7 +108,8 @@ impl Mlp {
     }
 
     /// Computes the gradients of all weights, and that of `x` in `dx` [rows, width], from that of
-    /// the result, `dy`. `dhidden` is room for [rows, hidden]. `dx` is without that of the residual.
+    /// the result, `dy`. `dhidden` is room for [rows, hidden]. `dx` is without that of the
+    /// residual.
     ///
     /// # Errors
     /// A length does not fit, or the device failed.

@@ -55,8 +55,8 @@ impl LayerNorm {
         [rows as u32, self.weight.len() as u32]
     }
 
-    /// Computes `y` from `x`, both [rows, columns]. `stats` [rows, 2] gets mean and 1 / root of each
-    /// row, which the gradients need.
+    /// Computes `y` from `x`, both [rows, columns]. `stats` [rows, 2] gets mean and 1 / root of
+    /// each row, which the gradients need.
     ///
     /// # Errors
     /// A length does not fit, or the device failed.
@@ -73,8 +73,8 @@ impl LayerNorm {
         norm(pass.stream, self.shape(rows), self.eps, x, affine, stats, y)
     }
 
-    /// Computes the gradients of weight and bias from that of the result, `dy`, and the rows `x` and
-    /// `stats` of the forward pass.
+    /// Computes the gradients of weight and bias from that of the result, `dy`, and the rows `x`
+    /// and `stats` of the forward pass.
     ///
     /// # Errors
     /// A length does not fit, or the device failed.

@@ -16,8 +16,8 @@ pub struct Sequences<'a, S> {
 
 impl<'a, S> Sequences<'a, S> {
     /// Makes sequences of `rows` rows together. `cu_seqlens` [B + 1] has their starts and the end:
-    /// sequence `b` has the rows `cu_seqlens[b] .. cu_seqlens[b + 1]`. Each row sees all rows of its
-    /// sequence.
+    /// sequence `b` has the rows `cu_seqlens[b] .. cu_seqlens[b + 1]`. Each row sees all rows of
+    /// its sequence.
     #[must_use]
     pub fn new(rows: usize, cu_seqlens: &'a DeviceSlice<S, i32>) -> Self {
         Self { rows, prefix: u32::MAX, cu_seqlens, before: 0, cu_all: cu_seqlens }

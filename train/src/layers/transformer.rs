@@ -255,8 +255,8 @@ impl<S: Brand, E: Precision> TransformerScratchOn<S, E> {
         Ok(self.dn.slice_mut(..rows * self.width)?)
     }
 
-    /// Returns the gradient of the rows that entered the blocks after [`Transformer::backward`], and
-    /// enqueues its rounding to operands.
+    /// Returns the gradient of the rows that entered the blocks after [`Transformer::backward`],
+    /// and enqueues its rounding to operands.
     ///
     /// # Errors
     /// There is no room for as many rows, or the device failed.
