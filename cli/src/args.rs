@@ -2,7 +2,6 @@
 //! a usage error (exit code 2).
 
 use std::ffi::OsStr;
-use std::ffi::OsString;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -16,7 +15,6 @@ use thalweg_loader::DecodeBackend;
 use thalweg_vision::TokenParams;
 
 use crate::output;
-use crate::train::settings::Settings;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,15 +45,29 @@ Examples:
   thalweg tokens photos/ --out tokens --device cuda:1 --json > run.json
       runs on the second GPU and prints a report for programs";
 
-const OTHERS: &str = "  thalweg augment photos/*.jpg --out sheet.png
-      draws what random crops, colors and blurs make of photographs
+const AUGMENT_EXAMPLES: &str = "
+
+  thalweg augment photos/*.jpg --out sheet.png
+      draws what random crops, colors and blurs make of photographs";
+
+#[cfg(feature = "train")]
+const TRAIN_EXAMPLES: &str = "
 
   thalweg train digits/ --out model.safetensors
   thalweg predict model.safetensors digits/3/0042.png
-      trains a model on a folder for each class, and asks it about a photograph
+      trains a model on a folder for each class, and asks it about a photograph";
+#[cfg(not(feature = "train"))]
+const TRAIN_EXAMPLES: &str = "";
+
+#[cfg(feature = "ranks")]
+const LAUNCH_EXAMPLES: &str = "
 
   thalweg launch -n 2 -- ./train --epochs 3
-      runs a program as two processes that compute together
+      runs a program as two processes that compute together";
+#[cfg(not(feature = "ranks"))]
+const LAUNCH_EXAMPLES: &str = "";
+
+const OTHER_EXAMPLES: &str = "
 
   thalweg devices
       lists the devices
@@ -162,90 +174,18 @@ The options in FILE.json replace defaults: {\"flip\": 0, \"brightness\": 0.2,
   0.225]}}
 A result replaces an existing file in one step, but never one of the photographs.";
 
-const TRAIN_NOTES: &str = "\
-Examples:
-  thalweg train digits/ --out model.safetensors
-      learns from digits/0/*.png, digits/1/*.png and so on; a fifth of each class
-      is kept apart and tested after each epoch
-
-  thalweg train digits/ --out model.safetensors --resume
-      goes on after an interruption, from the last whole epoch, with the results
-      that the run would have had without it
-
-  thalweg train digits/ --out model.safetensors --resume --epochs 100
-      trains a finished run longer
-
-  thalweg train list.csv --val other/ --json run.jsonl --config run.json
-      takes images and classes from a table, tests on another folder, reports
-      for programs
-
-DATA is a folder with a folder for each class, or a table: a line for each image
-with its path, which starts at the table's folder, and its class, separated by
-a tab or a comma. A first line `path,label` is left out.
-
-Each photograph becomes tokens once; they stay in memory. What --patch,
---sides and --budget do not say follows from the median area of the first images:
-a patch is a quarter of a side (4 to 32 pixels), an image gets a token for 8 x 8 pixels
-(64 to 256 tokens), and a patch 2 x 2 of them, or up to 4 x 4 in images with more than 64. Then a transformer over tokens learns with AdamW. The learning rate
-rises over the first 5 % of the steps, at most an epoch, and falls along half a cosine. If such a run is
-trained longer, the rate is that of the longer cosine from there on. With --schedule constant it
-rises over the first epoch and stays, so then the weights are those of one long run, bit for bit.
-
-Results:
-  FILE.safetensors             the best model so far: weights, classes, and how
-                               images become tokens; `thalweg predict` takes it
-  FILE.checkpoint.safetensors  what --resume needs, after each epoch
-  FILE.curves.svg              loss and accuracy over the epochs
-  --json                       a line for each epoch, and one for the whole run:
-                               val_accuracy, val_loss and loss are of the epoch of
-                               the model that was written
-
-A new result replaces an existing one in one step. Ctrl-C leaves the last ones whole.
-The file of --config has the names of the flags, with _ for -:
-  {\"epochs\": 50, \"batch\": 32, \"lr\": 0.002, \"schedule\": \"cosine\", \"weight_decay\": 0.05, \"clip\": 1,
-  \"width\": 64, \"heads\": 4, \"depth\": 2, \"precision\": \"f32\", \"seed\": 0, \"val_share\":
-  0.2, \"patience\": 15, \"patch\": 16, \"sides\": [2, 2], \"budget\": 64}
-Flags count more than the file, and of equal flags the last one counts. A broken image is named and left out, and then the exit code is 1.";
-
-const PREDICT_NOTES: &str = "\
-Examples:
-  thalweg predict model.safetensors digits/3/*.png
-      prints a line for each, such as: digits/3/0042.png\t3\t0.998120
-
-  camera-snapshot | thalweg predict model.safetensors -
-      reads one photograph from standard input
-
-Exit code:
-  0  all photographs have a line
-  1  something failed; a line on standard error names each photograph without one
-  2  wrong usage";
-
-const LAUNCH_NOTES: &str = "\
-Examples:
-  thalweg launch -n 2 -- target/release/examples/all_reduce
-      runs a program that joins the ranks by World::from_env of thalweg-collective
-
-  thalweg launch -n 2 -- thalweg train photos/ --out model.safetensors
-      trains on two GPUs, or on two CPU devices if there is no GPU";
-
-const LAUNCH: &str = "\
-Run a program as several processes of this machine, each a rank.
-
-Each process gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR
-and MASTER_PORT, as with torchrun, and the address and the secret of a store in
-which programs that use thalweg-collective meet. Its lines of output have its
-rank before them; its standard input is empty. If a rank fails, the others have
-5 seconds to end; then they are killed, and so they are after Ctrl-C or SIGTERM.
-The exit code is that of the first rank that failed, or 128 plus the number of
-the signal that ended it.";
-
 /// Turn photographs into adaptive visual tokens
 ///
 /// Cuts a photograph into patches, scores each one, and spends a budget of tokens on the patches
 /// with the highest scores. By default, a patch gets no tokens or 8 x 8 to 20 x 20. Runs on an
 /// NVIDIA GPU and needs only its driver there, or runs on the CPU if there is no GPU.
 #[derive(Debug, Parser)]
-#[command(name = "thalweg", version, after_long_help = format!("{EXAMPLES}\n\n{OTHERS}"), max_term_width = 100)]
+#[command(
+    name = "thalweg",
+    version,
+    after_long_help = format!("{EXAMPLES}{AUGMENT_EXAMPLES}{TRAIN_EXAMPLES}{LAUNCH_EXAMPLES}{OTHER_EXAMPLES}"),
+    max_term_width = 100,
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -265,16 +205,19 @@ pub(crate) enum Command {
     #[command(after_long_help = AUGMENT_NOTES)]
     Augment(AugmentArgs),
     /// Train a model that tells the classes of photographs apart
-    #[command(after_long_help = TRAIN_NOTES, args_override_self = true)]
-    Train(TrainArgs),
+    #[cfg(feature = "train")]
+    #[command(after_long_help = crate::train::args::NOTES, args_override_self = true)]
+    Train(crate::train::args::TrainArgs),
     /// Say what a trained model sees on photographs
-    #[command(after_long_help = PREDICT_NOTES)]
-    Predict(PredictArgs),
+    #[cfg(feature = "train")]
+    #[command(after_long_help = crate::predict::NOTES)]
+    Predict(crate::predict::PredictArgs),
     /// List the devices and what they can do, and say which one a run would use
     Devices(DevicesArgs),
     /// Run a program as several processes of this machine, each a rank
-    #[command(long_about = LAUNCH, after_long_help = LAUNCH_NOTES)]
-    Launch(LaunchArgs),
+    #[cfg(feature = "ranks")]
+    #[command(long_about = crate::launch::ABOUT, after_long_help = crate::launch::NOTES)]
+    Launch(crate::launch::LaunchArgs),
     /// Print a script that lets a shell complete commands and flags
     Completions {
         /// The shell
@@ -507,164 +450,6 @@ pub(crate) struct AugmentArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct TrainArgs {
-    /// A folder with a folder for each class, or a table of paths and classes
-    #[arg(value_name = "DATA")]
-    pub(crate) data: PathBuf,
-
-    /// The path of the model
-    #[arg(long, value_name = "FILE", default_value = "model.safetensors")]
-    pub(crate) out: PathBuf,
-
-    #[command(flatten)]
-    pub(crate) device: DeviceArg,
-
-    #[command(flatten)]
-    pub(crate) decode: DecodeArg,
-
-    /// Images to test on, as DATA; without it, a share of DATA is kept apart
-    #[arg(long, value_name = "DATA")]
-    pub(crate) val: Option<PathBuf>,
-
-    /// The number of GPUs that train together, each with a process of its own; or of CPU devices.
-    /// Leave it out under a launcher (thalweg launch, torchrun, srun, mpirun)
-    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = gpus)]
-    pub(crate) gpus: Option<usize>,
-
-    /// Go on from the last checkpoint of this --out, with any number of GPUs; a finished run is
-    /// trained longer if --epochs, or --patience, is larger
-    #[arg(long)]
-    pub(crate) resume: bool,
-
-    /// Settings, as JSON
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-
-    /// Write a report for programs to FILE: a JSON object for each epoch, and one at the end
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-
-    /// Print errors only: no progress, no summary
-    #[arg(long, short)]
-    pub(crate) quiet: bool,
-
-    /// Passes over the images [default: 50]
-    #[arg(long, allow_hyphen_values = true)]
-    epochs: Option<u32>,
-
-    /// Images of a step, of all GPUs together [default: 32]
-    #[arg(long, value_name = "IMAGES", allow_hyphen_values = true)]
-    batch: Option<usize>,
-
-    /// The largest learning rate [default: 0.002]
-    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
-    lr: Option<f64>,
-
-    /// The course of the learning rate after its rise [default: cosine]
-    #[arg(long, value_name = "NAME")]
-    schedule: Option<crate::train::settings::Schedule>,
-
-    /// Weight decay [default: 0.05]
-    #[arg(long, allow_hyphen_values = true)]
-    weight_decay: Option<f64>,
-
-    /// The largest norm of a gradient; a larger one is scaled down [default: 1]
-    #[arg(long, value_name = "NORM", allow_hyphen_values = true)]
-    clip: Option<f32>,
-
-    /// Numbers of a row of the transformer [default: 64]
-    #[arg(long, allow_hyphen_values = true)]
-    width: Option<usize>,
-
-    /// Heads of the attention [default: 4]
-    #[arg(long, allow_hyphen_values = true)]
-    heads: Option<usize>,
-
-    /// Blocks of the transformer [default: 2]
-    #[arg(long, allow_hyphen_values = true)]
-    depth: Option<usize>,
-
-    /// Type of operands of matrix products; weights are always f32 [default: f32]
-    #[arg(long, value_name = "NAME")]
-    precision: Option<crate::train::settings::Precision>,
-
-    /// Seed of the weights, of the order of images and of the share that is kept apart [default: 0]
-    #[arg(long, allow_hyphen_values = true)]
-    seed: Option<u64>,
-
-    /// The share of each class that is kept apart, if there is no --val [default: 0.2]
-    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
-    val_share: Option<f64>,
-
-    /// Stop after this many epochs without a better model; 0 never stops early [default: 15]
-    #[arg(long, value_name = "EPOCHS", allow_hyphen_values = true)]
-    patience: Option<u32>,
-
-    /// Patch side in pixels [default: from the images]
-    #[arg(long, value_name = "PIXELS", allow_hyphen_values = true, value_parser = patch)]
-    patch: Option<u32>,
-
-    /// Smallest and largest n of the n x n tokens in a patch [default: from the images]
-    #[arg(long, value_name = "LO..HI", allow_hyphen_values = true, value_parser = sides)]
-    sides: Option<RangeInclusive<u32>>,
-
-    /// The most tokens of an image [default: from the images]
-    #[arg(long, value_name = "TOKENS", allow_hyphen_values = true, value_parser = budget)]
-    budget: Option<u64>,
-}
-
-impl TrainArgs {
-    /// Returns the settings: those of the run that goes on, or the defaults, then those of
-    /// --config, then the flags. A run that goes on keeps its settings.
-    pub(crate) fn settings(&self, saved: Option<&Settings>) -> Result<Settings, String> {
-        let mut settings = match (&self.config, saved) {
-            (Some(path), _) => Settings::read(path)?,
-            (None, Some(saved)) => saved.clone(),
-            (None, None) => Settings::default(),
-        };
-        macro_rules! take {
-            ($($name:ident)*) => {$(
-                if let Some(value) = self.$name {
-                    settings.$name = value;
-                }
-            )*};
-        }
-        take!(epochs batch lr schedule weight_decay clip width heads depth precision seed val_share patience);
-        settings.patch = self.patch.or(settings.patch);
-        settings.budget = self.budget.or(settings.budget);
-        settings.sides = self.sides.as_ref().map(|sides| [*sides.start(), *sides.end()]).or(settings.sides);
-        settings.check()?;
-        // When a run ends may change; what it computes may not.
-        let Settings { epochs, patience, .. } = settings;
-        match saved.map(|saved| Settings { epochs, patience, ..saved.clone() }) {
-            Some(saved) if saved != settings => Err(format!(
-                "--resume: the run has other settings: {}; leave out the flags and --config, or start again without --resume",
-                settings.differences(&saved)
-            )),
-            _ => Ok(settings),
-        }
-    }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct PredictArgs {
-    /// A model that `thalweg train` wrote
-    #[arg(value_name = "MODEL")]
-    pub(crate) model: PathBuf,
-
-    /// PNG, JPEG or WebP files, or - for an image on standard input; a line for each: path, class
-    /// and probability, separated by tabs
-    #[arg(required = true, value_name = "image|-")]
-    pub(crate) images: Vec<PathBuf>,
-
-    #[command(flatten)]
-    pub(crate) device: DeviceArg,
-
-    #[command(flatten)]
-    pub(crate) decode: DecodeArg,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct DevicesArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArg,
@@ -672,17 +457,6 @@ pub(crate) struct DevicesArgs {
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct LaunchArgs {
-    /// The number of processes
-    #[arg(short = 'n', long = "ranks", value_name = "N", allow_hyphen_values = true, value_parser = ranks)]
-    pub(crate) ranks: usize,
-
-    /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
-    pub(crate) program: Vec<OsString>,
 }
 
 impl TokensArgs {
@@ -731,7 +505,7 @@ pub(crate) fn parse() -> Command {
     command
 }
 
-fn number<T: FromStr>(text: &str, expected: &str, accept: impl Fn(&T) -> bool) -> Result<T, String> {
+pub(crate) fn number<T: FromStr>(text: &str, expected: &str, accept: impl Fn(&T) -> bool) -> Result<T, String> {
     text.trim().parse().ok().filter(accept).ok_or_else(|| format!("expected {expected}"))
 }
 
@@ -767,20 +541,12 @@ fn count(text: &str) -> Result<u32, String> {
     number(text, "a whole number, 1 to 64", |n| (1..=64).contains(n))
 }
 
-fn patch(text: &str) -> Result<u32, String> {
+pub(crate) fn patch(text: &str) -> Result<u32, String> {
     number(text, "a whole number of pixels, 1 to 16384", |n| (1..=16384).contains(n))
 }
 
-fn budget(text: &str) -> Result<u64, String> {
+pub(crate) fn budget(text: &str) -> Result<u64, String> {
     number(text, "a whole number of tokens, at least 1", |&n| n > 0)
-}
-
-fn ranks(text: &str) -> Result<usize, String> {
-    number(text, "a whole number of processes, 1 to 1024", |n| (1..=1024).contains(n))
-}
-
-fn gpus(text: &str) -> Result<usize, String> {
-    number(text, "a whole number of GPUs, 1 to 64", |n| (1..=64).contains(n))
 }
 
 fn focus(text: &str) -> Result<f64, String> {
@@ -791,7 +557,7 @@ fn unit(text: &str) -> Result<f32, String> {
     number(text, "a number from 0 to 1", |x| (0.0..=1.0).contains(x))
 }
 
-fn sides(text: &str) -> Result<RangeInclusive<u32>, String> {
+pub(crate) fn sides(text: &str) -> Result<RangeInclusive<u32>, String> {
     const EXPECTED: &str = "LO..HI, two whole numbers with 1 <= LO <= HI <= 255";
     let (lo, hi) = text.split_once("..").ok_or_else(|| format!("expected {EXPECTED}"))?;
     let lo = number(lo, EXPECTED, |&n| n >= 1)?;

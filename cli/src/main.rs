@@ -12,12 +12,15 @@ mod devices;
 mod engine;
 mod heatmap;
 mod inputs;
+#[cfg(feature = "ranks")]
 mod launch;
 mod output;
 mod photos;
+#[cfg(feature = "train")]
 mod predict;
 mod report;
 mod tokens;
+#[cfg(feature = "train")]
 mod train;
 
 use std::process::ExitCode;
@@ -28,9 +31,12 @@ fn main() -> ExitCode {
     let done = match args::parse() {
         Command::Tokens(run) => tokens::run(&run),
         Command::Augment(args) => augment::run(&args),
+        #[cfg(feature = "train")]
         Command::Train(args) => train::run(&args),
+        #[cfg(feature = "train")]
         Command::Predict(args) => predict::run(&args),
         Command::Devices(list) => devices::run(&list),
+        #[cfg(feature = "ranks")]
         Command::Launch(launch) => launch::run(&launch),
         Command::Completions { shell } => output::print(&args::completions(shell)).map(|()| ExitCode::SUCCESS),
     };

@@ -8,7 +8,7 @@ use thalweg_loader::{
     BatchEvents, DecodeBackend, DecodeError, ImageSink, Loader, LoaderOptions, Source, UploadMode, decode_photo,
     read_photo,
 };
-use thalweg_vision::{Image, Pipeline, TokenSet};
+use thalweg_vision::Image;
 
 use crate::args::DecodeArg;
 use crate::inputs::STDIN;
@@ -53,30 +53,11 @@ pub(crate) struct Chunk {
 }
 
 impl Pixels {
-    /// Returns height and width of each photograph.
-    pub(crate) fn sizes(&self) -> Vec<[u32; 2]> {
-        match self {
-            Self::Host(images) => images.iter().map(|image| [image.height(), image.width()]).collect(),
-            Self::Device(images) => images.iter().map(|(size, _)| *size).collect(),
-        }
-    }
-
     /// Brings all photographs to the host.
     pub(crate) fn into_images(self) -> thalweg::Result<Vec<Image>> {
         match self {
             Self::Host(images) => Ok(images),
             Self::Device(images) => images.into_iter().map(|(size, pixels)| download(size, pixels)).collect(),
-        }
-    }
-
-    /// Makes the tokens of each photograph.
-    pub(crate) fn tokens(self, pipeline: &Pipeline) -> Vec<thalweg::Result<TokenSet>> {
-        match self {
-            Self::Host(images) => pipeline.run(&images),
-            Self::Device(images) => {
-                let sets = pipeline.run_pixels(images).into_iter();
-                sets.map(|set| set.map_err(|returned| returned.error)).collect()
-            }
         }
     }
 }

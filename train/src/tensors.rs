@@ -243,8 +243,7 @@ fn numbers(view: &TensorView<'_>) -> Result<Option<Data>> {
 }
 
 /// Returns a safetensors file. Equal tensors and metadata give equal bytes.
-#[doc(hidden)]
-pub fn serialize<'n, V: safetensors::View>(
+fn serialize<'n, V: safetensors::View>(
     tensors: impl IntoIterator<Item = (&'n str, V)>,
     metadata: &BTreeMap<String, String>,
 ) -> Result<Vec<u8>, SafeTensorError> {

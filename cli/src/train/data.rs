@@ -13,7 +13,28 @@ use thalweg_vision::{Pipeline, TokenParams, TokenSet};
 use super::ranks::{Result as Ranked, Team};
 use crate::args::DecodeArg;
 use crate::inputs::{EXTENSIONS, cannot_read};
-use crate::photos::{CHUNK_BYTES, CHUNK_IMAGES, Photos};
+use crate::photos::{CHUNK_BYTES, CHUNK_IMAGES, Photos, Pixels};
+
+impl Pixels {
+    /// Returns height and width of each photograph.
+    pub(crate) fn sizes(&self) -> Vec<[u32; 2]> {
+        match self {
+            Self::Host(images) => images.iter().map(|image| [image.height(), image.width()]).collect(),
+            Self::Device(images) => images.iter().map(|(size, _)| *size).collect(),
+        }
+    }
+
+    /// Makes the tokens of each photograph.
+    pub(crate) fn tokens(self, pipeline: &Pipeline) -> Vec<thalweg::Result<TokenSet>> {
+        match self {
+            Self::Host(images) => pipeline.run(&images),
+            Self::Device(images) => {
+                let sets = pipeline.run_pixels(images).into_iter();
+                sets.map(|set| set.map_err(|returned| returned.error)).collect()
+            }
+        }
+    }
+}
 
 /// The numbers of a token.
 pub(crate) const INPUTS: usize = thalweg_vision::PLANES;

@@ -11,6 +11,7 @@
 //! from a part of each batch (`learner`) and tests a part. The model is that of one rank, up to the
 //! rounding of sums, so a run may go on with another number of ranks.
 
+pub(crate) mod args;
 mod curves;
 pub(crate) mod data;
 mod learner;
@@ -33,9 +34,9 @@ use thalweg_collective::{World, WorldOptions};
 use thalweg_train::{AdamW, Tensors, TokenTransformer, TokenTransformerConfig};
 use thalweg_vision::TokenParams;
 
-use crate::args::TrainArgs;
 use crate::launch::{self, Output};
 use crate::output::{self, say};
+use args::TrainArgs;
 use data::{INPUTS, Listing, Packed, Tokens, shuffle, split, tokenize};
 use learner::Learner;
 use ranks::{Problem, Team, sum};
