@@ -1,13 +1,14 @@
 //! The command `thalweg` turns photographs into adaptive visual tokens.
 //!
-//! `args` parses the command line. `tokens`, `augment`, `train`, `predict` and `devices` are
-//! subcommands. `tokens` finds the photographs (`inputs`), decodes them (`photos`), computes the
-//! results (`engine`), draws which patches got tokens (`heatmap`), writes files that are either
-//! whole or absent (`output`) and reports what it did (`report`). `devices` lists the devices.
-//! `launch` runs a program as several ranks.
+//! `command` parses the command line (`args`). `tokens`, `augment`, `train`, `predict` and
+//! `devices` are subcommands. `tokens` finds the photographs (`inputs`), decodes them (`photos`),
+//! computes the results (`engine`), draws which patches got tokens (`heatmap`), writes files that
+//! are either whole or absent (`output`) and reports what it did (`report`). `devices` lists the
+//! devices. `launch` runs a program as several ranks.
 
 mod args;
 mod augment;
+mod command;
 mod devices;
 mod engine;
 mod heatmap;
@@ -25,10 +26,10 @@ mod train;
 
 use std::process::ExitCode;
 
-use args::Command;
+use command::Command;
 
 fn main() -> ExitCode {
-    let done = match args::parse() {
+    let done = match command::parse() {
         Command::Tokens(run) => tokens::run(&run),
         Command::Augment(args) => augment::run(&args),
         #[cfg(feature = "train")]
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
         Command::Devices(list) => devices::run(&list),
         #[cfg(feature = "ranks")]
         Command::Launch(launch) => launch::run(&launch),
-        Command::Completions { shell } => output::print(&args::completions(shell)).map(|()| ExitCode::SUCCESS),
+        Command::Completions { shell } => output::print(&command::completions(shell)).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
         output::say(format_args!("thalweg: {error}"));
