@@ -235,6 +235,11 @@ pub(crate) struct DevicesArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArg,
 
+    /// Also measure, on the device of a run, whether two streams run kernels at once. The device
+    /// should be idle
+    #[arg(long)]
+    pub(crate) check: bool,
+
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
