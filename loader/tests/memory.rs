@@ -66,6 +66,42 @@ fn device_memory_comes_back_too() {
     }
 }
 
+/// The buffers that wait for a later batch are no more than can be in use: `prefetch`, one in the
+/// making, and one in the hands of the consumer.
+#[test]
+fn few_buffers_are_kept_for_later_batches() {
+    const BATCHES: u64 = 20;
+    let cpu = Device::new_cpu().unwrap();
+    let free = cpu.free_memory().unwrap();
+    let used = || free - cpu.free_memory().unwrap();
+    for prefetch in [1, 3] {
+        for upload in [UploadMode::Streams, UploadMode::Sequential] {
+            let samples = Source::indexed(BATCHES, |index| {
+                Sample::new("same", "", move |sink| {
+                    sink.rgb(40, 50)?.fill(index as u8);
+                    Ok(())
+                })
+            });
+            let mut loader = Loader::new(cpu, samples, options(1, 1, upload).with_prefetch(prefetch)).unwrap();
+            let held: Vec<_> = loader.by_ref().map(|batch| batch.unwrap().synchronize().unwrap()).collect();
+            let whole = used();
+            assert!(whole >= BATCHES * 40 * 50 * 3, "all are in use: {whole}");
+            held.into_iter().for_each(|batch| loader.recycle(Event::ready(batch)));
+            let kept = (prefetch as u64 + 2) * whole / BATCHES;
+            let begin = Instant::now();
+            while used() > kept {
+                assert!(begin.elapsed() < Duration::from_secs(20), "{} of {whole} bytes are kept", used());
+                thread::yield_now();
+            }
+            drop(loader);
+            while used() > 0 {
+                assert!(begin.elapsed() < Duration::from_secs(20), "{} bytes are left", used());
+                thread::yield_now();
+            }
+        }
+    }
+}
+
 /// Its memory was kept for a later batch, and the loader failed when it met that.
 #[test]
 fn a_batch_of_another_device_is_not_kept() {
