@@ -4,7 +4,8 @@
 usage: .ci/pages.py
 
 - A link to a file, or to a heading of a page, leads to one that is there.
-- docs/SUMMARY.md, the contents of the book, names every page of docs, and docs/book.toml is there.
+- docs/SUMMARY.md, the contents of the book, names every page of docs, and docs/book.toml is there. Where mdbook is
+  installed, it makes the book.
 - A page with a block of Rust is in the list of host/lib.rs or train/src/lib.rs, whose blocks are tested with the
   documentation, or it is docs/first-kernel.md, which .ci/tutorial.py follows. A block of other code says `rust,ignore`.
 - README's first program is that of tests/ui/readme.rs, which must be refused without the hand-over, with the error that
@@ -14,7 +15,10 @@ usage: .ci/pages.py
 
 import os
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
 import tomllib
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
@@ -53,6 +57,11 @@ def check_links(pages):
 def check_book(docs):
     if tomllib.loads(read("docs/book.toml"))["book"]["src"] != ".":
         yield "docs/book.toml: the pages are in its own folder"
+    if shutil.which("mdbook"):
+        with tempfile.TemporaryDirectory() as made:
+            run = subprocess.run(["mdbook", "build", "docs", "-d", made], cwd=ROOT, capture_output=True, text=True)
+            if run.returncode != 0:
+                yield f"mdbook: {run.stderr}"
     listed = [os.path.normpath(os.path.join("docs", link)) for link in LINK.findall(read("docs/SUMMARY.md"))]
     for page in docs:
         if listed.count(page) != 1 and page != "docs/SUMMARY.md":
