@@ -11,6 +11,8 @@ usage: .ci/pages.py
 - README's first program is that of tests/ui/readme.rs, which must be refused without the hand-over, with the error that
   README prints.
 - README has at most 150 lines.
+- Each published crate has a README whose first sentence says what the crate is. Its Rust is an example of the crate's
+  documentation, which is tested there.
 """
 
 import os
@@ -100,11 +102,28 @@ def check_readme():
             yield f"README.md: the error is about a line that the program does not have: {line}"
 
 
+def check_crates(readmes):
+    for page in readmes:
+        folder = os.path.dirname(page)
+        name = tomllib.loads(read(f"{folder}/Cargo.toml"))["package"]["name"]
+        text = read(page)
+        if not re.match(rf"# {name}\n\n({name}|The command) ", text):
+            yield f"{page}: its first sentence is not one that begins with {name}"
+        source = read(f"{folder}/src/lib.rs") if "```rust\n" in text else ""
+        lines = re.findall(r"^//[/!] ?(.*)$", source, re.M)
+        documentation = "\n".join(line for line in lines if line != "#" and not line.startswith("# "))
+        for code in re.findall(r"^```rust\n(.*?)\n```$", text, re.S | re.M):
+            if code not in documentation:
+                yield f"{page}: its code is none of the documentation of {name}: {code.splitlines()[0]}"
+
+
 def main():
     docs = sorted("docs/" + name for name in os.listdir(os.path.join(ROOT, "docs")) if name.endswith(".md"))
-    others = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "collective/README.md", "ptx-builder/README.md"]
+    members = [member for member in tomllib.loads(read("Cargo.toml"))["workspace"]["members"] if "/" not in member]
+    readmes = [f"{member}/README.md" for member in members if member != "xtask"]
+    others = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", *readmes]
     pages = ["README.md", *docs]
-    wrong = [*check_links(pages + others), *check_book(docs), *check_code(pages), *check_readme()]
+    wrong = [*check_links(pages + others), *check_book(docs), *check_code(pages), *check_readme(), *check_crates(readmes)]
     for line in wrong:
         print(line)
     if wrong:
