@@ -198,6 +198,8 @@ mod pages {
     mod default_streams {}
     #[doc = include_str!("../docs/safe-kernels.md")]
     mod safe_kernels {}
+    #[doc = include_str!("../docs/serving.md")]
+    mod serving {}
     #[doc = include_str!("../docs/streams.md")]
     mod streams {}
 }

@@ -17,6 +17,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use log::debug;
 use thalweg::{
@@ -472,7 +473,16 @@ impl Pipeline {
         }
         let times = match &*lock(&draft.run.work) {
             // The tokens are on the host, so the device is past the marks.
-            Work::Measured(marks) => StageTimings::between(marks).ok(),
+            Work::Measured(marks) => StageTimings::between(marks).ok().map(|mut times| {
+                // Marks with nothing between them are some nanoseconds apart.
+                if !draft.run.uploads {
+                    times.upload = Duration::ZERO;
+                }
+                if !self.options.textures {
+                    times.textures = Duration::ZERO;
+                }
+                times
+            }),
             _ => None,
         };
         self.slots.recycle(draft, times);

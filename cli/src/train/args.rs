@@ -44,7 +44,8 @@ Results:
   FILE.curves.svg              loss and accuracy over the epochs
   --json                       a line for each epoch, and one for the whole run:
                                val_accuracy, val_loss and loss are of the epoch of
-                               the model that was written
+                               the model that was written; device, parameters, failed,
+                               jpeg and wall_seconds are as in `thalweg tokens --json`
 
 A new result replaces an existing one in one step. Ctrl-C leaves the last ones whole.
 The file of --config has the names of the flags, with _ for -:

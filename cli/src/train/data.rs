@@ -14,6 +14,7 @@ use super::ranks::{Result as Ranked, Team};
 use crate::args::DecodeArg;
 use crate::inputs::{EXTENSIONS, cannot_read};
 use crate::photos::{CHUNK_BYTES, CHUNK_IMAGES, Photos, Pixels};
+use crate::report::Decoded;
 
 impl Pixels {
     /// Returns height and width of each photograph.
@@ -235,7 +236,8 @@ impl Tokens {
 
 /// Makes the tokens of images. Each rank makes those of its share, and all ranks get those of all.
 /// `choose` decides how, from height and width of the first images. An image that cannot be decoded
-/// is passed to `fail` with its place, on the rank whose image it is, and left out.
+/// is passed to `fail` with its place, on the rank whose image it is, and left out. Also returns
+/// how this rank decoded its images.
 pub(super) fn tokenize<C: LiveBrand>(
     team: &mut Team<C>,
     device: Device,
@@ -244,7 +246,7 @@ pub(super) fn tokenize<C: LiveBrand>(
     choose: impl FnOnce(&[[u32; 2]]) -> Result<TokenParams, String>,
     bar: &ProgressBar,
     mut fail: impl FnMut(usize, &str),
-) -> Ranked<(Tokens, TokenParams)> {
+) -> Ranked<(Tokens, TokenParams, Decoded)> {
     let own: Vec<usize> = (team.rank()..listing.paths.len()).step_by(team.size()).collect();
     let mut photos = Photos::open(device, own.iter().map(|&image| &listing.paths[image]), decode)?;
     let (mut choose, mut pipeline) = (Some(choose), None);
@@ -282,7 +284,7 @@ pub(super) fn tokenize<C: LiveBrand>(
         _ => tokens.merge(team, &images, labels)?,
     };
     match pipeline {
-        Some((_, params)) => Ok((all, params)),
+        Some((_, params)) => Ok((all, params, photos.decoded())),
         None => unreachable!("the loop makes a pipeline before it ends"),
     }
 }
