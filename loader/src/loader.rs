@@ -50,14 +50,12 @@ pub struct Loader<M: Clone + Send + 'static> {
 pub(crate) type NewStream = fn(Device) -> Result<AnyStream>;
 
 impl<M: Clone + Send + 'static> Loader<M> {
-    /// Loads the samples of `source` to `device`. The threads start to decode at once. Variables of
-    /// the environment ([list](crate)) go before some of the options.
+    /// Loads the samples of `source` to `device`. The threads start to decode at once.
     ///
     /// # Errors
-    /// An option or an environment variable is out of its range, the source cannot be shuffled, or
-    /// no thread can be started.
+    /// An option is out of its range, the source cannot be shuffled, or no thread can be started.
     pub fn new(device: Device, source: Source<M>, options: LoaderOptions) -> Result<Self> {
-        let options = options.settle(|name| std::env::var_os(name))?;
+        let options = options.settle()?;
         Self::with(device, source, options, |pool, bytes| pool.take(bytes), AnyStream::new)
     }
 
