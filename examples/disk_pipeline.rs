@@ -29,8 +29,8 @@ use std::time::Instant;
 
 use thalweg::{Activity, Device, DeviceBuffer, Event, On, PinnedBuffer, Stream, Timeline, stream_tags};
 use thalweg_loader::{
-    BatchOn, DecodeBackend, DecodeError, ImageSink, Loader, LoaderOptions, Source, UploadMode, byte_ranges,
-    list_folder, read_photo, read_ppm, upload_ppm,
+    BatchOn, DecodeError, ImageSink, Loader, LoaderOptions, Source, UploadMode, byte_ranges, list_folder, read_photo,
+    read_ppm, upload_ppm,
 };
 use thalweg_vision::kernels;
 
@@ -40,7 +40,7 @@ const PATCH: u32 = 32;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut raw, mut keep, mut direct, mut folder) = (false, false, false, None);
-    let (mut decode, mut expects_decode) = (DecodeBackend::Auto, false);
+    let (mut decode, mut expects_decode) = (LoaderOptions::from_env()?.decode, false);
     let args = support::Arguments::parse_with(
         "Turns photographs on disk into scores of their patches.",
         "  --raw            use frames that need no decoder (binary PPM) instead of JPEG; they go from\n                   \

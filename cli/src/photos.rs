@@ -105,7 +105,8 @@ impl Photos {
             (true, DeviceKind::Cpu) => (DecodeBackend::Device, UploadMode::Sequential),
             (true, _) => (DecodeBackend::Device, UploadMode::Streams),
         };
-        let options = LoaderOptions::default()
+        let options = LoaderOptions::from_env()
+            .map_err(|e| e.to_string())?
             .with_batch_size(1)
             .with_prefetch(CHUNK_IMAGES)
             .with_pinned_budget(PINNED_BYTES)

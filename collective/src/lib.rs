@@ -123,6 +123,7 @@ mod peer;
 mod rank_env;
 mod rank_handle;
 mod store;
+mod transport;
 mod world;
 
 pub use backend::Backend;

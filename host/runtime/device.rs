@@ -48,8 +48,8 @@ pub enum DeviceKind {
 /// ```
 ///
 /// # Environment
-/// The functions that open a device read these variables, and no other function of this crate does,
-/// but for `NVTX_INJECTION64_PATH` of a profiler.
+/// The functions that open a device read these variables. The only other function of this crate
+/// that reads the environment is `Timeline::new`.
 ///
 /// | variable | read by | meaning |
 /// |---|---|---|
@@ -163,7 +163,8 @@ impl Device {
     ///
     /// # Errors
     /// There is no driver, it is too old, there is no such device, or the driver reports an error,
-    /// for example because the program has no permission or the device is in use.
+    /// for example because the program has no permission or the device is in use. If no device is
+    /// left, the error says whether `CUDA_VISIBLE_DEVICES` hides them.
     pub fn cuda(ordinal: usize) -> Result<Self> {
         static OPEN: Mutex<Vec<(usize, Device)>> = Mutex::new(Vec::new());
         guard::permitted()?;

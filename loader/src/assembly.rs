@@ -14,6 +14,13 @@ pub(crate) struct Decoded<M> {
     pub(crate) meta: M,
 }
 
+/// The number of images of a batch, and their bytes together.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Amount {
+    pub(crate) images: usize,
+    pub(crate) bytes: usize,
+}
+
 /// A batch in the making.
 pub(crate) struct Assembly<M> {
     /// The number of times that the loader had started when it was begun.
@@ -58,9 +65,11 @@ impl<M> Assembly<M> {
         self.slots.iter_mut().flatten().flatten()
     }
 
-    /// The number of images, and their bytes together.
-    pub(crate) fn amount(&self) -> (usize, usize) {
-        self.images().fold((0, 0), |(n, bytes), image| (n + 1, usize::saturating_add(bytes, image.pixels.len())))
+    pub(crate) fn amount(&self) -> Amount {
+        self.images().fold(Amount::default(), |Amount { images, bytes }, image| Amount {
+            images: images + 1,
+            bytes: bytes.saturating_add(image.pixels.len()),
+        })
     }
 
     /// Takes the errors out.

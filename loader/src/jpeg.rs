@@ -115,14 +115,14 @@ impl<M: Clone + Send + 'static> Queue<M> {
             };
             broken.extend(numbers.iter().enumerate().filter_map(|(i, number)| Some((*number, why(i, *number)?))));
             let bytes = numbers.iter().map(|number| ranges[*number].len()).sum();
-            lock(&self.state).stats.device_decoding.add(bytes, begin.elapsed());
+            lock(&self.state).stats().device_decoding.add(bytes, begin.elapsed());
             begin = Instant::now();
         }
         broken.sort_unstable();
         if broken.is_empty() {
             // Otherwise the batch starts over.
             let count = front.images().filter(|image| matches!(image.pixels, Pixels::Jpeg(..))).count();
-            lock(&self.state).stats.jpeg_on_device += count as u64;
+            lock(&self.state).stats().jpeg_on_device += count as u64;
         }
         Ok(broken)
     }

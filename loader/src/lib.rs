@@ -51,13 +51,8 @@
 //! loader as a [`Stream`](futures_core::Stream). **Checkpoints** keep its [`LoaderState`]. The
 //! loader reports decisions, fallbacks and skipped samples through the [`log`] crate.
 //!
-//! [`Loader::new`] reads these variables:
-//!
-//! | variable | overrides |
-//! |---|---|
-//! | `THALWEG_LOADER_THREADS` | [`LoaderOptions::decode_threads`] |
-//! | `THALWEG_LOADER_STREAM_BYTES` | [`LoaderOptions::stream_bytes`] |
-//! | `THALWEG_DECODE` | `LoaderOptions::decode` where that is `Auto`: `auto`, `device` or `host`, with the feature `jpeg-device` |
+//! [`LoaderOptions::from_env`] reads variables of the environment, and nothing else of this crate
+//! does.
 
 mod assembly;
 mod batch;

@@ -110,7 +110,6 @@ pub struct LoaderOptions {
     pub upload: UploadMode,
     /// The decoder of JPEG files that [`read_photo`](crate::read_photo) reads. With
     /// [`UploadMode::Off`], or without the feature `jpeg-device`, that is the host.
-    /// `THALWEG_DECODE` decides where this says [`DecodeBackend::Auto`].
     ///
     /// If the device decodes, a file is read straight into page-locked memory, and its coded data
     /// alone crosses the bus. [`Batch::pixels`](crate::Batch::pixels) of such an image is empty.
@@ -181,32 +180,49 @@ impl Default for LoaderOptions {
 }
 
 impl LoaderOptions {
-    /// Applies what `environment` overrides, fills in the number of threads, and checks the result.
-    pub(crate) fn settle(mut self, environment: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
-        let number = |name: &'static str, what: &str, least: usize| match environment(name) {
-            None => Ok(None),
-            Some(text) => match text.to_str().and_then(|text| text.trim().parse().ok()).filter(|n| *n >= least) {
-                Some(n) => Ok(Some(n)),
-                None => Err(Error::Parameter {
-                    name,
-                    given: format!("`{}` in the environment", text.to_string_lossy()),
-                    expected: format!("{what}, at least {least}"),
-                }),
-            },
+    /// Returns the default, changed by the environment: `THALWEG_LOADER_THREADS` for
+    /// [`decode_threads`](Self::decode_threads), `THALWEG_LOADER_STREAM_BYTES` for
+    /// [`stream_bytes`](Self::stream_bytes), and, with the feature `jpeg-device`, `THALWEG_DECODE`
+    /// for [`decode`](Self::decode): `auto`, `device` or `host`. An empty `THALWEG_DECODE` counts
+    /// as none. No other function of this crate reads the environment.
+    ///
+    /// # Errors
+    /// A variable is no number, or too small, or no place to decode.
+    pub fn from_env() -> Result<Self> {
+        Self::of(|name| std::env::var_os(name))
+    }
+
+    /// Reads an environment.
+    pub(crate) fn of(environment: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+        let wrong = |name, text: &OsString, expected: &str| Error::Parameter {
+            name,
+            given: format!("`{}` in the environment", text.to_string_lossy()),
+            expected: expected.to_owned(),
         };
-        self.decode_threads =
-            number("THALWEG_LOADER_THREADS", "a number of threads", 1)?.unwrap_or(self.decode_threads);
-        self.stream_bytes = number("THALWEG_LOADER_STREAM_BYTES", "a number of bytes", 0)?.unwrap_or(self.stream_bytes);
-        if cfg!(feature = "jpeg-device")
-            && self.decode == DecodeBackend::Auto
-            && let Some(text) = environment("THALWEG_DECODE")
-        {
-            self.decode = text.to_string_lossy().parse().map_err(|_| Error::Parameter {
-                name: "THALWEG_DECODE",
-                given: format!("`{}` in the environment", text.to_string_lossy()),
-                expected: "auto, device or host".into(),
-            })?;
+        let number = |name, expected, least: usize| match environment(name) {
+            None => Ok(None),
+            Some(text) => {
+                let number = text.to_str().and_then(|text| text.trim().parse().ok()).filter(|n| *n >= least);
+                number.map(Some).ok_or_else(|| wrong(name, &text, expected))
+            }
+        };
+        let mut options = Self::default();
+        if let Some(threads) = number("THALWEG_LOADER_THREADS", "a number of threads, at least 1", 1)? {
+            options.decode_threads = threads;
         }
+        if let Some(bytes) = number("THALWEG_LOADER_STREAM_BYTES", "a number of bytes, at least 0", 0)? {
+            options.stream_bytes = bytes;
+        }
+        let decode = environment("THALWEG_DECODE").filter(|text| cfg!(feature = "jpeg-device") && !text.is_empty());
+        if let Some(text) = decode {
+            let backend = text.to_string_lossy().parse();
+            options.decode = backend.map_err(|_| wrong("THALWEG_DECODE", &text, "auto, device or host"))?;
+        }
+        Ok(options)
+    }
+
+    /// Fills in the number of threads, and checks the options.
+    pub(crate) fn settle(mut self) -> Result<Self> {
         if self.decode_threads == 0 {
             self.decode_threads = thread::available_parallelism().map_or(1, usize::from);
         }

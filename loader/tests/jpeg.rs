@@ -221,12 +221,10 @@ fn auto_decodes_on_gpus_only() {
             )
         };
         let on_device = |decode, upload| loader(decode, upload).unwrap().decodes_on_device();
-        if std::env::var_os("THALWEG_DECODE").is_none() {
-            assert_eq!(on_device(DecodeBackend::Auto, UploadMode::Auto), device.kind() == DeviceKind::Cuda);
-            assert!(
-                on_device(DecodeBackend::Device, UploadMode::Auto) && !on_device(DecodeBackend::Host, UploadMode::Auto)
-            );
-        }
+        assert_eq!(on_device(DecodeBackend::Auto, UploadMode::Auto), device.kind() == DeviceKind::Cuda);
+        assert!(
+            on_device(DecodeBackend::Device, UploadMode::Auto) && !on_device(DecodeBackend::Host, UploadMode::Auto)
+        );
         assert!(!on_device(DecodeBackend::Device, UploadMode::Off), "nothing is uploaded");
     }
     assert!("gpu".parse::<DecodeBackend>().is_err());
