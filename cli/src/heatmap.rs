@@ -155,7 +155,7 @@ struct Legend {
 
 impl Legend {
     fn new(page: u32) -> Self {
-        Self { size: (f64::from(page) / 62.0).clamp(10.0, 24.0), page }
+        Self { size: (f64::from(page) / 62.0).clamp(10.0, lettering::LARGEST), page }
     }
 
     fn height(&self) -> u32 {
