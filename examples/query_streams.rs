@@ -132,12 +132,12 @@ fn main() -> Result<(), Error> {
         got[0].mix
     );
     println!(
-        "{images} images of {} x {} with a query: {:.0} images/s on one stream, {:.0} on four: {:.2} x",
+        "{images} images of {} x {} with a query: {:.0} images/s on one stream, {:.0} on four{}",
         size[0],
         size[1],
         rate(on_one),
         rate(on_four),
-        rate(on_four) / rate(on_one),
+        support::on_gpu(gpu, || format!(": {:.2} x", rate(on_four) / rate(on_one)))
     );
     Ok(args.finish(&timeline)?)
 }

@@ -115,7 +115,8 @@ fn main() -> Result<()> {
     let longest = stages.iter().map(|(_, time)| *time).max().unwrap_or_default();
     for (stage, time) in stages {
         let share = 100.0 * time.as_secs_f64() / longest.as_secs_f64();
-        println!("{stage:10} alone {time:9.2?}, {share:3.0} % of the longest");
+        let share = support::on_gpu(gpu, || format!(", {share:3.0} % of the longest"));
+        println!("{stage:10} alone {time:9.2?}{share}");
     }
 
     let (want, on_one) = run((&up, &up, &up, &up), (images, size, 5), &Timeline::disabled())?;
@@ -125,14 +126,15 @@ fn main() -> Result<()> {
 
     let rate = |time: Duration| images as f64 / time.as_secs_f64();
     println!(
-        "{images} images of {} x {}: {:.0} images/s on one stream, {:.0} on four: {:.2} x, {:.1} % of the upload limit ({:.1} GB/s)",
+        "{images} images of {} x {}: {:.0} images/s on one stream, {:.0} on four{}",
         size[0],
         size[1],
         rate(on_one),
         rate(on_four),
-        rate(on_four) / rate(on_one),
-        100.0 * rate(on_four) * bytes as f64 / limit,
-        limit / 1e9
+        support::on_gpu(gpu, || {
+            let (gain, share) = (rate(on_four) / rate(on_one), 100.0 * rate(on_four) * bytes as f64 / limit);
+            format!(": {gain:.2} x, {share:.1} % of the upload limit ({:.1} GB/s)", limit / 1e9)
+        })
     );
     args.finish(&timeline)
 }

@@ -46,7 +46,8 @@ type Model<C, B> = DataParallel<C, B, bf16>;
 type Run = (Duration, Tensors);
 
 fn main() -> Result<()> {
-    let args = support::Arguments::parse("Trains on several ranks, from their shards of photographs.", &["--timeline"]);
+    let args =
+        support::Arguments::parse("Trains on several ranks, from their shards of photographs.", &[support::TIMELINE]);
     let world = World::from_env()?;
     let (rank, size) = (world.rank(), world.size());
     let gpu = world.device()?;
@@ -62,13 +63,13 @@ fn main() -> Result<()> {
     if rank == 0 {
         support::note(gpu);
         println!("{size} ranks, {gpu}, {:?}; {images} photographs of each a batch, adaptive tokens", comm.backend());
-        support::compare(serial.0, overlapped.0, items);
+        support::compare(gpu, serial.0, overlapped.0, items);
     }
     let serial = augmented((&train, &train, &train), comm, shape, 1, &Timeline::disabled())?;
     let overlapped = augmented((&up, &make, &train), serial.1, shape, 3, &timeline)?;
     if rank == 0 {
         println!("patches of augmented images");
-        support::compare(serial.0, overlapped.0, items);
+        support::compare(gpu, serial.0, overlapped.0, items);
         args.finish(&timeline)?;
     }
     Ok(())

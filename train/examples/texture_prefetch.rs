@@ -68,7 +68,7 @@ fn main() -> Result<()> {
     let serial = run(&args, (&train, &train, &train), asked, shape, 1, &Timeline::disabled())?;
     let overlapped = run(&args, (&upload, &textures, &train), asked, shape, args.slots(3), &timeline)?;
     println!("{images} photographs of {} x {} a batch, width {width}, {depth} blocks", size[0], size[1]);
-    support::compare(serial, overlapped, items);
+    support::compare(gpu, serial, overlapped, items);
     args.finish(&timeline)
 }
 
