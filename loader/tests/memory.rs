@@ -72,6 +72,7 @@ fn device_memory_comes_back_too() {
 fn few_buffers_are_kept_for_later_batches() {
     const BATCHES: u64 = 20;
     let cpu = Device::new_cpu().unwrap();
+    cpu.limit_memory(Some(64 << 20));
     let free = cpu.free_memory().unwrap();
     let used = || free - cpu.free_memory().unwrap();
     for prefetch in [1, 3] {

@@ -198,7 +198,8 @@ fn a_seed_and_an_epoch_give_one_order() {
         let shuffle = options(5, 3, UploadMode::Off).with_shuffle(Some(seed));
         let mut loader = Loader::new(cpu, source(23), shuffle).unwrap();
         for epoch in 0..3 {
-            let seen: Vec<u64> = loader.by_ref().flat_map(|item| check(cpu, item.unwrap())).collect();
+            let seen: Vec<u64> =
+                loader.by_ref().flat_map(|item| item.unwrap().synchronize().unwrap().indices).collect();
             assert_eq!(seen, shuffled(23, seed, epoch), "seed {seed}, epoch {epoch}");
             loader.restart();
         }

@@ -462,22 +462,3 @@ impl Device {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What a pool kept serves the device's own pool, which counts it.
-    #[test]
-    fn the_blocks_of_a_dropped_pool_are_held_by_the_device() {
-        let cpu = Device::new_cpu().unwrap();
-        let home = cpu.home_pool();
-        let before = home.amounts();
-        let pool = Arc::new(Pool::new(cpu, 1 << 20, PoolKind::Budget));
-        drop([pool.lend(1000).unwrap(), pool.lend(5000).unwrap()]);
-        let (lent, kept) = pool.amounts();
-        assert!(lent == 0 && kept >= 6000, "{lent} {kept}");
-        drop(pool);
-        assert_eq!(home.amounts(), (before.0, before.1 + kept));
-    }
-}
