@@ -4,7 +4,7 @@
 //! cargo run --release --example tokens
 //! ```
 
-use thalweg::{Device, Error};
+use thalweg::{Device, Error, Size};
 use thalweg_vision::{Image, Pipeline, PipelineOptions, TokenParams};
 
 fn main() -> Result<(), Error> {
@@ -21,7 +21,7 @@ fn main() -> Result<(), Error> {
     let pipeline = Pipeline::with_options(device, params, options)?;
     for tokens in pipeline.run(&[disc, stripes]) {
         let tokens = tokens?;
-        let [rows, columns] = tokens.grid;
+        let Size { height: rows, width: columns } = tokens.grid;
         println!(
             "{} x {} pixels: {} tokens in {} of {} patches, longest {}",
             tokens.height,

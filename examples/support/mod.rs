@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::exit;
 use std::time::{Duration, Instant};
 
-use thalweg::{AnyStream, Device, DeviceCopy, DeviceKind, Error, PinnedBuffer, Timeline, Trace};
+use thalweg::{AnyStream, Device, DeviceCopy, DeviceKind, Error, OpenedDevice, PinnedBuffer, Timeline, Trace};
 
 /// The command line of an example.
 pub struct Arguments {
@@ -58,7 +58,8 @@ impl Arguments {
 
     /// Prints which device the command line asks for, and returns it.
     pub fn device(&self) -> Result<Device, Error> {
-        let (device, why) = self.device.as_deref().map_or_else(Device::from_environment, Device::open)?;
+        let OpenedDevice { device, fallback: why, .. } =
+            self.device.as_deref().map_or_else(Device::from_environment, Device::open)?;
         println!("{}: {}{}", device, device.name(), why.map(|why| format!(" ({why})")).unwrap_or_default());
         if device.kind() == DeviceKind::Cpu {
             println!(
