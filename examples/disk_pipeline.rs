@@ -27,7 +27,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use thalweg::{Activity, Device, DeviceBuffer, DeviceKind, Event, On, PinnedBuffer, Stream, Timeline, stream_tags};
+use thalweg::{
+    Activity, Device, DeviceBuffer, DeviceKind, Event, On, PinnedBuffer, Size, Stream, Timeline, stream_tags,
+};
 use thalweg_loader::{
     BatchOn, DecodeError, ImageSink, Loader, LoaderOptions, Source, UploadMode, byte_ranges, list_folder, read_photo,
     read_ppm, upload_ppm,
@@ -214,7 +216,7 @@ fn score_all(
 ) -> thalweg_loader::Result<HashMap<PathBuf, Vec<f32>>> {
     let (compute, download) = (gpu.stream::<Compute>()?, gpu.stream::<Download>()?);
     let mut scores = HashMap::new();
-    let mut keep = |sizes: Vec<[u32; 2]>, paths: Vec<PathBuf>, event: Event<PinnedBuffer<f32>>| {
+    let mut keep = |sizes: Vec<Size>, paths: Vec<PathBuf>, event: Event<PinnedBuffer<f32>>| {
         let all = timeline.wait("main", "scores", || event.synchronize_sleeping())?;
         let mut rest = &all[..];
         for (size, path) in sizes.into_iter().zip(paths) {
@@ -245,7 +247,7 @@ fn score_all(
     Ok(scores)
 }
 
-fn patches([height, width]: [u32; 2]) -> usize {
+fn patches(Size { height, width }: Size) -> usize {
     height.div_ceil(PATCH) as usize * width.div_ceil(PATCH) as usize
 }
 
@@ -254,8 +256,9 @@ fn patches([height, width]: [u32; 2]) -> usize {
 fn score(s: &Stream<Compute>, batch: &BatchOn<Compute, PathBuf>) -> thalweg::Result<On<Compute, DeviceBuffer<f32>>> {
     let mut scores = s.alloc(batch.sizes.iter().map(|&size| 14 * patches(size)).sum())?;
     let mut at = 0;
-    for (&[height, width], bytes) in batch.sizes.iter().zip(byte_ranges(&batch.sizes)) {
-        let (rgb, n) = (batch.rgb.slice(bytes)?, patches([height, width]));
+    for (&size, bytes) in batch.sizes.iter().zip(byte_ranges(&batch.sizes)) {
+        let (rgb, n) = (batch.rgb.slice(bytes)?, patches(size));
+        let Size { height, width } = size;
         let mut planes = s.alloc(13 * height as usize * width as usize)?;
         kernels::textures(s, height, width, 0.5, 0.5, rgb, &mut planes)?;
         kernels::features(s, height, width, PATCH, &planes, scores.slice_mut(at..at + 13 * n)?)?;

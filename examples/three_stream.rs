@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use support::tokens::{Slot, allocation, relevance, texture, upload};
 use thalweg::overlap::stages;
-use thalweg::{Activity, Event, LiveBrand, Resource, Result, Ring, Stream, Timeline, stream_tags};
+use thalweg::{Activity, Event, LiveBrand, Resource, Result, Ring, Size, Stream, Timeline, stream_tags};
 
 stream_tags!(Upload, Texture, Relevance, Allocation);
 
@@ -59,11 +59,11 @@ pub fn three_stream<S: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand, R: R
 /// `timeline` records the last run.
 fn run<S: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
     streams: (&Stream<S>, &Stream<A>, &Stream<B>, &Stream<C>),
-    (images, size, slots): (usize, [u32; 2], usize),
+    (images, size, slots): (usize, Size, usize),
     timeline: &Timeline,
 ) -> Result<(Vec<Vec<f32>>, Duration)> {
     let gpu = streams.0.device();
-    let image = support::images(gpu, 1, size[0], size[1])?;
+    let image = support::images(gpu, 1, size.height, size.width)?;
     let slots = (0..slots).map(|_| Slot::new(gpu, &image, size).map(Event::ready));
     let mut slots = slots.collect::<Result<Ring<_>>>()?;
     let (mut tokens, mut least) = (Vec::new(), Duration::MAX);
@@ -98,11 +98,11 @@ fn main() -> Result<()> {
     let args =
         support::Arguments::parse("Runs three stages of successive images and their uploads at once, on four streams.");
     let gpu = args.device()?;
-    let (images, size) = support::sized(gpu, (60, [2160, 3840]), (12, [192, 256]));
+    let (images, size) = support::sized(gpu, (60, Size::new(2160, 3840)), (12, Size::new(192, 256)));
     let (up, texture) = (gpu.stream::<Upload>()?, gpu.stream::<Texture>()?);
     let (relevance, allocation) = (gpu.stream::<Relevance>()?, gpu.stream::<Allocation>()?);
     let streams = (&up, &texture, &relevance, &allocation);
-    let bytes = 3 * size[0] as usize * size[1] as usize;
+    let bytes = 3 * size.area() as usize;
     let limit = support::upload_limit(gpu, bytes)?;
 
     // Run one image at a time, to compare the stages.
@@ -127,8 +127,8 @@ fn main() -> Result<()> {
     let rate = |time: Duration| images as f64 / time.as_secs_f64();
     println!(
         "{images} images of {} x {}: {:.0} images/s on one stream, {:.0} on four{}",
-        size[0],
-        size[1],
+        size.height,
+        size.width,
         rate(on_one),
         rate(on_four),
         support::on_gpu(gpu, || {

@@ -7,7 +7,7 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use thalweg::Error;
+use thalweg::{Error, Size};
 use thalweg_vision::{Image, Pipeline, PipelineOptions, TokenParams};
 
 fn main() -> Result<(), Error> {
@@ -24,7 +24,7 @@ fn main() -> Result<(), Error> {
     let pipeline = Pipeline::with_options(device, params, options)?;
     for tokens in pipeline.run(&[disc, stripes]) {
         let tokens = tokens?;
-        let [rows, columns] = tokens.grid;
+        let Size { height: rows, width: columns } = tokens.grid;
         println!(
             "{} x {} pixels: {} tokens in {} of {} patches, longest {}",
             tokens.height,

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use safetensors::Dtype;
-use thalweg::{Device, Error};
+use thalweg::{Device, Error, OpenedDevice};
 use thalweg_loader::DecodeBackend;
 use thalweg_vision::TokenParams;
 
@@ -31,7 +31,10 @@ impl DeviceArg {
     /// Opens the device. If `auto` found no GPU and chose the CPU, also returns a line that says
     /// why.
     pub(crate) fn open(&self) -> Result<(Device, Option<String>), String> {
-        Device::open(&self.name).map_err(|e| format!("device {} (from --device or THALWEG_DEVICE): {e}", self.name))
+        let opened = Device::open(&self.name);
+        let OpenedDevice { device, fallback, .. } =
+            opened.map_err(|e| format!("device {} (from --device or THALWEG_DEVICE): {e}", self.name))?;
+        Ok((device, fallback))
     }
 }
 

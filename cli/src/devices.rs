@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use thalweg::{Concurrency, Device, DeviceKind, concurrency_check, stream_tags};
+use thalweg::{Concurrency, Device, DeviceKind, Version, concurrency_check, stream_tags};
 
 use crate::args::DevicesArgs;
 use crate::output;
@@ -15,7 +15,7 @@ stream_tags!(Left, Right);
 /// list before it returns the error.
 pub(crate) fn run(args: &DevicesArgs) -> Result<ExitCode, String> {
     let Seen { devices, best, note, used } = look(
-        || Device::open("auto").map_err(|e| e.to_string()),
+        || Device::open("auto").map(|opened| (opened.device, opened.fallback)).map_err(|e| e.to_string()),
         (args.device.name != "auto").then_some(|| args.device.open().map(|(device, _)| device)),
         Device::all,
     )?;
@@ -84,7 +84,7 @@ fn look(
 }
 
 fn describe(device: &Device) -> Value {
-    let dotted = |version: Option<(u32, u32)>| version.map(|(major, minor)| format!("{major}.{minor}"));
+    let dotted = |version: Option<Version>| version.map(|version| version.to_string());
     json!({
         "id": device.to_string(),
         "kind": format!("{:?}", device.kind()).to_lowercase(),
@@ -118,11 +118,11 @@ fn table(devices: &[Device], best: &Device, note: Option<&str>) -> String {
             (first, last) => format!("{first} (first) to {last} (last)"),
         };
         line("stream priorities", priorities);
-        if let Some((major, minor)) = device.compute_capability() {
-            line("compute capability", format!("{major}.{minor}"));
+        if let Some(version) = device.compute_capability() {
+            line("compute capability", version.to_string());
         }
-        if let Some((major, minor)) = device.driver_version() {
-            line("driver", format!("CUDA {major}.{minor}"));
+        if let Some(version) = device.driver_version() {
+            line("driver", format!("CUDA {version}"));
         }
     }
     if let Some(note) = note {

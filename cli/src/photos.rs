@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use thalweg::{Device, DeviceBuffer, DeviceKind, Error, Event};
+use thalweg::{Device, DeviceBuffer, DeviceKind, Error, Event, Size};
 use thalweg_loader::{
     BatchEvents, DecodeBackend, DecodeError, ImageSink, Loader, LoaderOptions, Source, UploadMode, decode_photo,
     read_photo,
@@ -42,7 +42,7 @@ type OnDevice = Event<DeviceBuffer<u8>>;
 pub(crate) enum Pixels {
     Host(Vec<Image>),
     /// Height and width of each, and its pixels.
-    Device(Vec<([u32; 2], OnDevice)>),
+    Device(Vec<(Size, OnDevice)>),
 }
 
 /// Decoded photographs and those that could not be decoded, with their places in the list.
@@ -63,7 +63,7 @@ impl Pixels {
 }
 
 /// Brings a photograph to the host.
-pub(crate) fn download([height, width]: [u32; 2], pixels: OnDevice) -> thalweg::Result<Image> {
+pub(crate) fn download(Size { height, width }: Size, pixels: OnDevice) -> thalweg::Result<Image> {
     let rgb = pixels.device().per_thread(|stream| {
         let pixels = stream.wait(pixels).map_err(|r| r.error)?;
         stream.read_blocking(pixels.slice(..3 * height as usize * width as usize)?)
@@ -141,13 +141,13 @@ impl Photos {
             match item {
                 Ok(batch) if self.on_device => {
                     let BatchEvents { rgb, sizes, indices, .. } = batch.unzip();
-                    bytes += sizes[0].map(|side| side as usize).iter().product::<usize>() * bytes_per_pixel;
+                    bytes += sizes[0].area() as usize * bytes_per_pixel;
                     on_device.push((sizes[0], rgb));
                     inputs.push(indices[0] as usize);
                 }
                 Ok(batch) => {
                     let mut batch = batch.synchronize().map_err(|r| r.to_string())?;
-                    let [height, width] = batch.sizes[0];
+                    let Size { height, width } = batch.sizes[0];
                     let image = if batch.images[0].is_empty() {
                         // The loader could not page-lock the memory of this photograph.
                         Image::new(height, width, batch.pixels(0).to_vec())

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use thalweg::Device;
+use thalweg::{Device, Size};
 
 use crate::args::{Profile, TokensArgs};
 
@@ -80,7 +80,7 @@ pub(crate) struct Done {
     pub(crate) heatmap: Option<PathBuf>,
     pub(crate) height: u32,
     pub(crate) width: u32,
-    pub(crate) grid: [u32; 2],
+    pub(crate) grid: Size,
     pub(crate) selected: usize,
     pub(crate) tokens: usize,
 }
@@ -172,7 +172,7 @@ impl Report {
                     "heatmap": done.heatmap.as_deref().map(text),
                     "height": done.height,
                     "width": done.width,
-                    "grid": done.grid,
+                    "grid": done.grid.sides(),
                     "patches": done.patches(),
                     "selected": done.selected,
                     "tokens": done.tokens,
@@ -274,6 +274,6 @@ impl Report {
 
 impl Done {
     fn patches(&self) -> u64 {
-        u64::from(self.grid[0]) * u64::from(self.grid[1])
+        self.grid.area()
     }
 }

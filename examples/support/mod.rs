@@ -8,7 +8,7 @@ pub mod tokens;
 
 use std::time::{Duration, Instant};
 
-use thalweg::{AnyStream, Device, DeviceCopy, DeviceKind, Error, PinnedBuffer, Timeline, Trace};
+use thalweg::{AnyStream, Device, DeviceCopy, DeviceKind, Error, OpenedDevice, PinnedBuffer, Timeline, Trace};
 
 pub use command_line::{CommandLine, Usage};
 
@@ -67,7 +67,8 @@ pub fn device(purpose: &str) -> Result<Device, Error> {
 }
 
 fn open(line: &CommandLine) -> Result<Device, Error> {
-    let (device, why) = line.text("--device").map_or_else(Device::from_environment, Device::open)?;
+    let OpenedDevice { device, fallback: why, .. } =
+        line.text("--device").map_or_else(Device::from_environment, Device::open)?;
     println!("{}: {}{}", device, device.name(), why.map(|why| format!(" ({why})")).unwrap_or_default());
     if device.kind() == DeviceKind::Cpu {
         println!("(its times are those of this machine's cores, which copies and kernels share: they show no overlap)");

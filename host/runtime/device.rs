@@ -12,7 +12,7 @@ use super::panics::{Panicked, Panics};
 use super::sync_stats::{HostWait, SyncLog, SyncStats, Waiting};
 use crate::driver::cpu::{CpuError, Schedule};
 use crate::driver::{Driver, Fault, StreamHandle, guard};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Version};
 use crate::lock;
 
 /// The environment variable that makes every CPU device a checked one.
@@ -87,6 +87,22 @@ pub(crate) struct DeviceInner {
     kept: Mutex<Vec<&'static (dyn Any + Send + Sync)>>,
 }
 
+/// A device that was opened by its name.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct OpenedDevice {
+    /// The device.
+    pub device: Device,
+    /// A line that says why it is the CPU device, if the name is `auto` and no GPU can be used.
+    pub fallback: Option<String>,
+}
+
+impl From<(Device, Option<Error>)> for OpenedDevice {
+    fn from((device, why): (Device, Option<Error>)) -> Self {
+        Self { device, fallback: why.map(on_cpu) }
+    }
+}
+
 /// Says why the CPU device runs what a GPU could run.
 fn on_cpu(why: Error) -> String {
     format!("running on the CPU device: {why}")
@@ -115,13 +131,12 @@ impl Device {
         Ok(device)
     }
 
-    /// Does the same as [`best`](Device::best) and logs no warning. If `auto` found no GPU, it also
-    /// returns a line that says why.
+    /// Does the same as [`best`](Device::best) and logs no warning.
     ///
     /// # Errors
     /// The same as for [`best`](Device::best).
-    pub fn from_environment() -> Result<(Self, Option<String>)> {
-        Self::chosen().map(|(device, why)| (device, why.map(on_cpu)))
+    pub fn from_environment() -> Result<OpenedDevice> {
+        Self::chosen().map(OpenedDevice::from)
     }
 
     /// Opens the device that the environment names. Also returns why `auto` is the CPU device.
@@ -135,13 +150,13 @@ impl Device {
         }
     }
 
-    /// Opens the device of a name: `auto`, `cpu` or `cuda:N`. For `auto` on a machine without a
-    /// usable GPU, it returns the CPU device and a line that says why.
+    /// Opens the device of a name: `auto`, `cpu` or `cuda:N`. `auto` is the first GPU, or the CPU
+    /// device on a machine without a usable GPU.
     ///
     /// # Errors
     /// The name is none of these, or the device cannot be used.
-    pub fn open(spec: &str) -> Result<(Self, Option<String>)> {
-        Self::named(spec, false).map(|(device, why)| (device, why.map(on_cpu)))
+    pub fn open(spec: &str) -> Result<OpenedDevice> {
+        Self::named(spec, false).map(OpenedDevice::from)
     }
 
     fn named(spec: &str, from_environment: bool) -> Result<(Self, Option<Error>)> {
@@ -295,9 +310,9 @@ impl Device {
     fn log_opened(self) {
         let mib = self.total_memory() >> 20;
         match (self.compute_capability(), self.driver_version()) {
-            (Some((major, minor)), Some((cuda, point))) => debug!(
+            (Some(capability), Some(cuda)) => debug!(
                 target: "thalweg::device",
-                "opened {self}: {}, {mib} MiB, compute capability {major}.{minor}, driver for CUDA {cuda}.{point}",
+                "opened {self}: {}, {mib} MiB, compute capability {capability}, driver for CUDA {cuda}",
                 self.name()
             ),
             _ => debug!(target: "thalweg::device", "opened {self}: {}, {mib} MiB", self.name()),
@@ -373,8 +388,8 @@ impl Device {
         self.0.driver.priorities()
     }
 
-    /// Returns the compute capability of a GPU: major, minor.
-    pub fn compute_capability(self) -> Option<(u32, u32)> {
+    /// Returns the compute capability of a GPU.
+    pub fn compute_capability(self) -> Option<Version> {
         self.0.driver.compute_capability()
     }
 
@@ -403,8 +418,8 @@ impl Device {
         self.seen(self.0.driver.with_context(f))
     }
 
-    /// Returns the newest CUDA version that a GPU's driver supports: major, minor.
-    pub fn driver_version(self) -> Option<(u32, u32)> {
+    /// Returns the newest CUDA version that a GPU's driver supports.
+    pub fn driver_version(self) -> Option<Version> {
         self.0.driver.version()
     }
 

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use thalweg::Size;
+
 use crate::DecodeError;
 use crate::error::{Error, Result};
 use crate::image_sink::Pixels;
@@ -9,7 +11,7 @@ use crate::image_sink::Pixels;
 pub(crate) struct Decoded<M> {
     pub(crate) index: u64,
     pub(crate) name: String,
-    pub(crate) size: [u32; 2],
+    pub(crate) size: Size,
     pub(crate) pixels: Pixels,
     pub(crate) meta: M,
 }

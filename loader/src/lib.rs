@@ -94,7 +94,7 @@ pub use image_sink::ImageSink;
 pub use listing::{FolderContents, UnreadableFolder, list_folder};
 pub use loader::Loader;
 pub use loader_state::LoaderState;
-pub use options::{DecodeBackend, LoaderOptions, UploadMode};
+pub use options::{DecodeBackend, LoaderOptions, Shard, UploadMode};
 #[cfg(feature = "image")]
 pub use photo::{decode_photo, read_photo};
 pub use source::{Sample, Source};

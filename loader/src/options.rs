@@ -66,12 +66,35 @@ impl std::str::FromStr for DecodeBackend {
     }
 }
 
+/// The part of the samples that a rank loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// The number of this rank, from 0.
+    pub rank: u64,
+    /// The number of ranks.
+    pub world_size: u64,
+}
+
+impl Shard {
+    /// Makes the shard of a rank among as many as `world_size` says.
+    #[must_use]
+    pub const fn new(rank: u64, world_size: u64) -> Self {
+        Self { rank, world_size }
+    }
+}
+
+impl Default for Shard {
+    fn default() -> Self {
+        Self::new(0, 1)
+    }
+}
+
 /// The options of a loader.
 ///
 /// ```
-/// use thalweg_loader::LoaderOptions;
+/// use thalweg_loader::{LoaderOptions, Shard};
 ///
-/// let options = LoaderOptions::default().with_batch_size(32).with_shuffle(Some(42)).with_shard((0, 8));
+/// let options = LoaderOptions::default().with_batch_size(32).with_shuffle(Some(42)).with_shard(Shard::new(0, 8));
 /// ```
 #[derive(Clone, Debug, thalweg::__Setters)]
 #[non_exhaustive]
@@ -98,10 +121,10 @@ pub struct LoaderOptions {
     /// If a device or a thread fails, the loader ends early with an error. If a source without a
     /// length panics, its epoch ends early with an error.
     pub drop_last: bool,
-    /// The rank of this process and the number of ranks. Each sample belongs to one rank. Batch k
-    /// of all N ranks together has the samples of batch k of one rank with batches N times as
-    /// large. Default (0, 1).
-    pub shard: (u64, u64),
+    /// The rank of this process among all. Each sample belongs to one rank. Batch k of all N ranks
+    /// together has the samples of batch k of one rank with batches N times as large. Default: a
+    /// single rank.
+    pub shard: Shard,
     /// Whether samples that fail are logged and left out, instead of yielded as errors.
     /// [`Batch::failed`](crate::Batch::failed) and [`Stats::failed`](crate::Stats::failed) count
     /// them in both cases.
@@ -162,7 +185,7 @@ impl Default for LoaderOptions {
             decode_threads: 0,
             shuffle: None,
             drop_last: false,
-            shard: (0, 1),
+            shard: Shard::default(),
             skip_errors: false,
             upload: UploadMode::Auto,
             decode: DecodeBackend::Auto,
@@ -228,7 +251,7 @@ impl LoaderOptions {
         }
         let refuse =
             |name, given: String, expected: &str| Err(Error::Parameter { name, given, expected: expected.into() });
-        let (rank, world) = self.shard;
+        let Shard { rank, world_size } = self.shard;
         match () {
             () if self.batch_size == 0 => refuse("batch_size", "0".into(), "at least 1"),
             () if self.prefetch == 0 => refuse("prefetch", "0".into(), "at least 1"),
@@ -238,7 +261,9 @@ impl LoaderOptions {
             () if !(1..=64).contains(&self.upload_streams) => {
                 refuse("upload_streams", self.upload_streams.to_string(), "from 1 to 64")
             }
-            () if rank >= world => refuse("shard", format!("{:?}", self.shard), "(rank, world) with rank below world"),
+            () if rank >= world_size => {
+                refuse("shard", format!("rank {rank} of {world_size}"), "a rank below the number of ranks")
+            }
             () if !(0.0..=1.0).contains(&self.device_warning) => {
                 refuse("device_warning", self.device_warning.to_string(), "a fraction from 0 to 1")
             }

@@ -8,12 +8,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
-use thalweg::{AnyStream, Device, Error, PinnedBuffer, PinnedPool, Result};
+use thalweg::{AnyStream, Device, Error, PinnedBuffer, PinnedPool, Result, Size};
 
 use crate::loader::NewStream;
 use crate::queue::Pin;
 use crate::state::State;
-use crate::{DecodeBackend, Loader, LoaderOptions, Sample, Source, UploadMode, byte_ranges, lock};
+use crate::{DecodeBackend, Loader, LoaderOptions, Sample, Shard, Source, UploadMode, byte_ranges, lock};
 
 /// Nine images of mixed sizes. Their index decides their bytes.
 fn source() -> Source<u64> {
@@ -32,7 +32,7 @@ fn options(upload: UploadMode) -> LoaderOptions {
 }
 
 /// The size, the bytes on the device and the metadata of each image.
-fn everything(loader: Loader<u64>) -> Vec<([u32; 2], Vec<u8>, u64)> {
+fn everything(loader: Loader<u64>) -> Vec<(Size, Vec<u8>, u64)> {
     let device = loader.device;
     let mut all = Vec::new();
     for batch in loader {
@@ -49,7 +49,7 @@ fn everything(loader: Loader<u64>) -> Vec<([u32; 2], Vec<u8>, u64)> {
     all
 }
 
-fn expected(device: Device) -> Vec<([u32; 2], Vec<u8>, u64)> {
+fn expected(device: Device) -> Vec<(Size, Vec<u8>, u64)> {
     let all = everything(Loader::new(device, source(), options(UploadMode::Sequential)).unwrap());
     assert_eq!(all.iter().map(|(.., meta)| *meta).collect::<Vec<_>>(), (0..9).collect::<Vec<_>>());
     all
@@ -364,8 +364,8 @@ fn options_are_checked() {
     refused(LoaderOptions::default().with_prefetch(0), "prefetch");
     refused(LoaderOptions::default().with_upload_streams(0), "upload_streams");
     refused(LoaderOptions::default().with_upload_streams(65), "upload_streams");
-    refused(LoaderOptions::default().with_shard((1, 1)), "shard");
-    refused(LoaderOptions::default().with_shard((0, 0)), "shard");
+    refused(LoaderOptions::default().with_shard(Shard::new(1, 1)), "shard");
+    refused(LoaderOptions::default().with_shard(Shard::new(0, 0)), "shard");
     refused(LoaderOptions::default().with_device_warning(f64::NAN), "device_warning");
     let endless = Source::from_fn(dot);
     let error = Loader::new(Device::cpu().unwrap(), endless, LoaderOptions::default().with_shuffle(Some(1)));

@@ -8,7 +8,9 @@ use std::time::Instant;
 
 use log::warn;
 
-use thalweg::{Activity, AnyStream, Device, DeviceBuffer, Error, Event, LiveBrand, On, PinnedBuffer, Result, Stream};
+use thalweg::{
+    Activity, AnyStream, Device, DeviceBuffer, Error, Event, LiveBrand, On, PinnedBuffer, Result, Size, Stream,
+};
 
 use crate::assembly::{Assembly, Decoded};
 use crate::batch::{Batch, BatchOn, padded};
@@ -248,7 +250,9 @@ impl<M: Clone + Send + 'static> Queue<M> {
         }
         self.options.timeline.span(stream, Activity::Upload, "upload", || {
             let mut at = 0;
-            for ((pinned, pageable), &[height, width]) in batch.images.iter().zip(&batch.pageable).zip(&batch.sizes) {
+            for ((pinned, pageable), &Size { height, width }) in
+                batch.images.iter().zip(&batch.pageable).zip(&batch.sizes)
+            {
                 let len = 3 * height as usize * width as usize;
                 let to = rgb.slice_mut(at..at + len)?;
                 if pinned.is_empty() && pageable.is_empty() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use testkit::devices::devices;
 use thalweg::{Device, Event};
-use thalweg_loader::{ImageSink, Loader, Sample, Source, UploadMode};
+use thalweg_loader::{ImageSink, Loader, Sample, Shard, Source, UploadMode};
 
 use crate::{all_returned, draw, options, random_delay, source};
 
@@ -133,7 +133,7 @@ fn extreme_option_values_do_not_overflow() {
         })
     };
     let all = options(2, 2, UploadMode::Auto).with_prefetch(usize::MAX).with_stream_bytes(usize::MAX);
-    let one = all.clone().with_shard((u64::MAX - 1, u64::MAX));
+    let one = all.clone().with_shard(Shard::new(u64::MAX - 1, u64::MAX));
     let cpu = Device::new_cpu().unwrap();
     let mut loader = Loader::new(cpu, Source::indexed(8, sample), all).unwrap();
     let (mut batches, mut errors) = (0, Vec::new());

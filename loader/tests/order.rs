@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use testkit::cases;
 use testkit::devices::devices;
 use thalweg::{Device, stream_tags};
-use thalweg_loader::{Loader, Sample, Source, UploadMode};
+use thalweg_loader::{Loader, Sample, Shard, Source, UploadMode};
 
 use crate::{check, draw, options, source, source_until};
 
@@ -50,7 +50,7 @@ proptest! {
         let samples = || if endless { source_until(len) } else { source(len) };
         let cpu = Device::cpu().unwrap();
         let mut epochs = Vec::new();
-        let load = |rank| options(batch, 2, UploadMode::Off).with_shuffle(seed).with_shard((rank, world)).with_drop_last(drop_last);
+        let load = |rank| options(batch, 2, UploadMode::Off).with_shuffle(seed).with_shard(Shard::new(rank, world)).with_drop_last(drop_last);
         let mut loaders: Vec<_> = (0..world).map(|rank| Loader::new(cpu, samples(), load(rank)).unwrap()).collect();
         for epoch in 0..2 {
             let mut all = Vec::new();
@@ -109,7 +109,7 @@ fn a_function_is_a_source() {
             (index < 13)
                 .then(|| Sample::new(format!("image {index}"), format!("label {index}"), move |c| draw(index, c)))
         });
-        let options = options(4, 2, UploadMode::Auto).with_shard((1, 2));
+        let options = options(4, 2, UploadMode::Auto).with_shard(Shard::new(1, 2));
         let mut loader = Loader::new(device, samples, options).unwrap();
         for _ in 0..2 {
             let seen: Vec<_> = loader.by_ref().map(|batch| check(device, batch.unwrap())).collect();
@@ -215,7 +215,7 @@ fn ranks_have_equally_many_batches_of_a_source_without_a_length() {
         for batch in 1..4 {
             for len in 0..world * batch * 2 + 2 {
                 let batches = |rank| {
-                    let options = options(batch as usize, 2, UploadMode::Off).with_shard((rank, world));
+                    let options = options(batch as usize, 2, UploadMode::Off).with_shard(Shard::new(rank, world));
                     Loader::new(cpu, source_until(len), options.with_drop_last(true)).unwrap().count() as u64
                 };
                 let all: Vec<u64> = (0..world).map(batches).collect();

@@ -97,7 +97,7 @@ impl Shard {
         });
         let options = LoaderOptions::default()
             .with_batch_size(images)
-            .with_shard((rank as u64, ranks as u64))
+            .with_shard(thalweg_loader::Shard::new(rank as u64, ranks as u64))
             .with_shuffle(Some(7))
             .with_drop_last(true)
             // all ranks have the same number of batches, whatever is broken
@@ -174,7 +174,7 @@ fn tokens<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
     let mut shard = Shard::new(gpu, comm.rank(), comm.size(), shape)?;
     let params = TokenParams::default().with_patch(16).with_sides(2..=4).with_budget(256);
     let pipeline = Pipeline::new(gpu, params)?;
-    let slots = (0..slots).map(|_| Photographs::new(up, &pipeline, &vec![shape.size; shape.images]));
+    let slots = (0..slots).map(|_| Photographs::new(up, &pipeline, &vec![shape.size.into(); shape.images]));
     let mut slots = slots.collect::<Result<Ring<_>>>()?;
     let mut model = model(train, comm, PLANES, shape.width)?;
     let mut go = |items, timeline: &Timeline| {

@@ -82,7 +82,7 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     timeline: &Timeline,
 ) -> Result<(std::time::Duration, Tensors)> {
     let Shape { images, size, items, config } = shape;
-    let sizes = vec![size; images];
+    let sizes = vec![size.into(); images];
     let slots = (0..slots).map(|_| Photographs::new(upload, pipeline, &sizes));
     let mut slots = slots.collect::<Result<Ring<_>>>()?;
     let mut model = TokenTransformer::<_, bf16>::new(train, config, 1)?;

@@ -5,7 +5,7 @@ use std::fmt;
 use bytemuck::cast_slice;
 use half::{bf16, f16};
 
-use thalweg::Resource;
+use thalweg::{Resource, Size};
 
 use crate::PLANES;
 use crate::slots::Slot;
@@ -21,8 +21,8 @@ pub struct TokenSet {
     pub width: u32,
     /// Side of a patch in pixels.
     pub patch: u32,
-    /// Rows and columns of patches, `gh` and `gw`.
-    pub grid: [u32; 2],
+    /// The grid of patches, `gh` x `gw`.
+    pub grid: Size,
     /// `[T, 13]`: the mean of each plane over the cell of a token. Selected patches follow one
     /// another in raster order, and so do the cells of a patch. If the pipeline makes halves, these
     /// are their exact values.
@@ -212,7 +212,7 @@ impl Tokens {
             height,
             width,
             patch: plan.params.patch,
-            grid: plan.layout.grid(i),
+            grid: plan.layout.grid(i).into(),
             tokens: values.to_f32(),
             halves: match values {
                 TokenValues::F32(_) => None,

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
-use thalweg::{Device, LiveBrand};
+use thalweg::{Device, LiveBrand, Size};
 use thalweg_loader::{FolderContents, list_folder};
 use thalweg_vision::augment::philox;
-use thalweg_vision::{Pipeline, TokenParams, TokenSet};
+use thalweg_vision::{Image, Pipeline, TokenParams, TokenSet};
 
 use super::ranks::{Result as Ranked, Team};
 use crate::args::DecodeArg;
@@ -18,9 +18,9 @@ use crate::report::Decoded;
 
 impl Pixels {
     /// Returns height and width of each photograph.
-    pub(crate) fn sizes(&self) -> Vec<[u32; 2]> {
+    pub(crate) fn sizes(&self) -> Vec<Size> {
         match self {
-            Self::Host(images) => images.iter().map(|image| [image.height(), image.width()]).collect(),
+            Self::Host(images) => images.iter().map(Image::size).collect(),
             Self::Device(images) => images.iter().map(|(size, _)| *size).collect(),
         }
     }
@@ -243,7 +243,7 @@ pub(super) fn tokenize<C: LiveBrand>(
     device: Device,
     (listing, labels): (&Listing, &[i32]),
     decode: &DecodeArg,
-    choose: impl FnOnce(&[[u32; 2]]) -> Result<TokenParams, String>,
+    choose: impl FnOnce(&[Size]) -> Result<TokenParams, String>,
     bar: &ProgressBar,
     mut fail: impl FnMut(usize, &str),
 ) -> Ranked<(Tokens, TokenParams, Decoded)> {
@@ -291,8 +291,8 @@ pub(super) fn tokenize<C: LiveBrand>(
 
 /// Returns height and width of the first images of all ranks: those that one rank alone would have
 /// in its first chunk.
-fn first<C: LiveBrand>(team: &mut Team<C>, own: impl Iterator<Item = (usize, [u32; 2])>) -> Ranked<Vec<[u32; 2]>> {
-    let own: Vec<u64> = own.flat_map(|(image, [h, w])| [image as u64, h.into(), w.into()]).collect();
+fn first<C: LiveBrand>(team: &mut Team<C>, own: impl Iterator<Item = (usize, Size)>) -> Ranked<Vec<Size>> {
+    let own: Vec<u64> = own.flat_map(|(image, size)| [image as u64, size.height.into(), size.width.into()]).collect();
     let mut all = team.gather(own)?.concat().as_chunks::<3>().0.to_vec();
     all.sort_unstable();
     let (mut sizes, mut bytes) = (Vec::new(), 0);
@@ -300,7 +300,7 @@ fn first<C: LiveBrand>(team: &mut Team<C>, own: impl Iterator<Item = (usize, [u3
         if sizes.len() == CHUNK_IMAGES || bytes >= CHUNK_BYTES as u64 {
             break;
         }
-        sizes.push([height as u32, width as u32]);
+        sizes.push(Size::new(height as u32, width as u32));
         bytes += 3 * height * width;
     }
     if sizes.is_empty() {

@@ -154,7 +154,7 @@ impl Copies {
             run.post(to, given);
         }
         let free = others.iter().map(|&from| run.take::<Vec<Room>>(from).map(VecDeque::from)).collect::<Result<_>>()?;
-        let blocks = options.ctas.map_or(BLOCKS, |[_, most]| most);
+        let blocks = options.ctas.map_or(BLOCKS, |ctas| ctas.most);
         Ok(Self { push, sum, pull, rooms: Rooms { free, words, blocks } })
     }
 
