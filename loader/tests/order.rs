@@ -174,7 +174,8 @@ fn a_batch_that_is_never_full_does_not_keep_a_loader() {
     }
 }
 
-/// The order of a shuffled epoch, from the published generator and shuffle (SplitMix64, Fisher and Yates).
+/// The order of a shuffled epoch, from the published generator and shuffle (SplitMix64, Fisher and
+/// Yates).
 fn shuffled(len: u64, seed: u64, epoch: u64) -> Vec<u64> {
     let mut state = u128::from(seed) + u128::from(epoch) * 0xd134_2543_de82_ef95;
     let modulus = 1u128 << 64;
