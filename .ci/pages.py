@@ -6,7 +6,7 @@ usage: .ci/pages.py
 - A link to a file, or to a heading of a page, leads to one that is there.
 - docs/SUMMARY.md, the contents of the book, names every page of docs, and docs/book.toml is there. Where mdbook is
   installed, it makes the book.
-- A page with a block of Rust is in the list of host/lib.rs or train/src/lib.rs, whose blocks are tested with the
+- A page with a block of Rust is in the list of one of the files in LISTS, whose blocks are tested with the
   documentation, or it is docs/first-kernel.md, which .ci/tutorial.py follows. A block of other code says `rust,ignore`.
 - README's first program is that of tests/ui/readme.rs, which must be refused without the hand-over, with the error that
   README prints.
@@ -24,6 +24,7 @@ import tempfile
 import tomllib
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+LISTS = ["host/lib.rs", "train/src/lib.rs", "processor/src/lib.rs"]
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 
 
@@ -71,7 +72,7 @@ def check_book(docs):
 
 
 def check_code(pages):
-    lists = read("host/lib.rs") + read("train/src/lib.rs")
+    lists = "".join(map(read, LISTS))
     tested = re.findall(r'#\[doc = include_str!\("(?:\.\./)+([\w/.-]+)"\)\]', lists)
     for page in pages:
         blocks = re.findall(r"^```(rust\S*)$", read(page), re.M)
@@ -79,7 +80,7 @@ def check_code(pages):
             if block not in ("rust", "rust,ignore"):
                 yield f"{page}: a block is `{block}`: a block that is compiled is `rust`"
         if "rust" in blocks and page not in tested and page != "docs/first-kernel.md":
-            yield f"{page}: nothing compiles its code: put it in the list of host/lib.rs or train/src/lib.rs"
+            yield f"{page}: nothing compiles its code: put it in the list of {' or '.join(LISTS)}"
 
 
 def check_readme():

@@ -52,7 +52,7 @@ def launches(program):
     """Threads and dynamic shared memory of a block of each kernel, from the declarations, for 4K frames in patches of 32."""
     command = [program]
     if not program:
-        features = "augment,collective,jpeg,linear,train,vision"
+        features = "augment,collective,jpeg,linear,processor,train,vision"
         command = f"cargo run --locked -q -p thalweg-kernels --example launches --features {features}".split()
     lines = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
     return {kernel: (int(threads), int(shared)) for kernel, threads, shared in map(str.split, lines)}

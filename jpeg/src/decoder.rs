@@ -71,9 +71,9 @@ impl DecodeStatus {
     /// # Panics
     /// There is no such file.
     pub fn image(&self, index: usize) -> Result<DecodedImage, JpegError> {
-        let Place { number, height, width, start } = self.files[index]?;
-        match self.status[number] {
-            0 => Ok(DecodedImage { height, width, bytes: start..start + 3 * height as usize * width as usize }),
+        let place = self.files[index]?;
+        match self.status[place.number] {
+            0 => Ok(place.image()),
             // Where pieces are out of step, nothing else that they say counts.
             status if status & 4 != 0 => Err(JpegError::Unsupported(Unsupported::Steps)),
             status if status & 1 != 0 => Err(JpegError::BrokenData),
@@ -104,6 +104,13 @@ impl DecodedImages {
     /// There is no such file.
     pub fn image(&self, index: usize) -> Result<DecodedImage, JpegError> {
         self.report.image(index)
+    }
+}
+
+impl Place {
+    fn image(self) -> DecodedImage {
+        let Self { height, width, start, .. } = self;
+        DecodedImage { height, width, bytes: start..start + 3 * height as usize * width as usize }
     }
 }
 
@@ -146,6 +153,18 @@ impl EncodedBatch {
     fn read(device: Device, files: &[ReservedFile<'_>], keeps: bool, scratch: &mut Scratch) -> Result<Self> {
         let (plan, files) = Plan::read(device, files, keeps, scratch)?;
         Ok(Self { plan, files })
+    }
+
+    /// Returns where the image of file `index` will lie, as the header says, or why there will be
+    /// none. Only [`DecodeStatus::image`] knows whether its data can be decoded.
+    ///
+    /// # Errors
+    /// The file cannot be decoded.
+    ///
+    /// # Panics
+    /// There is no such file.
+    pub fn image(&self, index: usize) -> Result<DecodedImage, JpegError> {
+        Ok(self.files[index]?.image())
     }
 
     /// Returns the bytes that the pixels take, from the first image to the end of the last one.

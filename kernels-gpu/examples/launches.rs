@@ -239,6 +239,19 @@ fn main() -> Result<(), LaunchError> {
         }
         augment!(augment_f32 augment_bf16);
     }
+    {
+        use thalweg_kernels::processor::{Sources, Units, VIEW_WORDS, inputs, interleaved_inputs};
+        macro_rules! processed {
+            ($($e:ty)*) => {$(
+                let sources = Sources { rgb: of(4), views: of(VIEW_WORDS as usize), axes: of(4), table: of::<$e>(768) };
+                let order = |side| Units { side, merge: 2, copies: 2, window: 1024 };
+                inputs(&on, &sources, order(14), out(4 * 6 * 14 * 14))?;
+                inputs(&on, &sources, order(448), out(6 * 448 * 448))?;
+                interleaved_inputs(&on, &sources, order(16), out(3 * 16 * 16))?;
+            )*};
+        }
+        processed!(f32 bf16);
+    }
     macro_rules! reductions {
         ($($t:ty)*) => { $(reductions::<$t>(&on)?;)* };
     }

@@ -7,6 +7,7 @@
 //! | `collective` | `collective`: what several ranks bring becomes one | `thalweg-collective` |
 //! | `jpeg` | `jpeg`: from the coded data of JPEG files to pixels | `thalweg-jpeg` |
 //! | `linear` | `linear`: products of matrices | programs |
+//! | `processor` | `processor`: from images of any sizes to the input of vision-language models | `thalweg-processor` |
 //! | `train` | `train`: what training needs beside products of matrices | `thalweg-train` |
 //! | `vision` | `vision`: from sRGB images to adaptive visual tokens | `thalweg-vision` |
 //!
@@ -30,6 +31,8 @@ thalweg_simt::ptx! {
     "linear_f32_sm_90a",
     #[cfg(feature = "linear")]
     "linear_sm_90a",
+    #[cfg(feature = "processor")]
+    "processor",
     #[cfg(feature = "train")]
     "train",
     #[cfg(feature = "vision")]
@@ -55,6 +58,8 @@ pub mod linear;
     feature = "vision"
 ))]
 mod parts;
+#[cfg(feature = "processor")]
+pub mod processor;
 #[cfg(feature = "train")]
 pub mod train;
 #[cfg(feature = "vision")]

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 use thalweg::simt::{bf16, f16};
+use thalweg_kernels::processor::InputNumber;
 
 use thalweg::Size;
 
@@ -42,11 +43,13 @@ impl RgbImage<'_> {
 }
 
 /// An element of `pixel_values`: `f32`, [`f16`] or [`bf16`].
-pub trait InputElement: thalweg::simt::Element + Default + PartialEq + sealed::Sealed {
+pub trait InputElement: InputNumber + thalweg::DeviceCopy + Default + PartialEq + sealed::Sealed {
     /// Rounds a number to the nearest element, ties to even.
     fn from_number(v: f32) -> Self;
     /// Returns the number, which is exact.
     fn to_number(self) -> f32;
+    #[doc(hidden)]
+    fn bits(self) -> u32;
 }
 
 mod sealed {
@@ -54,7 +57,7 @@ mod sealed {
 }
 
 macro_rules! elements {
-    ($($element:ty: $from:expr, $to:expr;)*) => {$(
+    ($($element:ty: $from:expr, $to:expr, $bits:expr;)*) => {$(
         impl sealed::Sealed for $element {}
         impl InputElement for $element {
             fn from_number(v: f32) -> Self {
@@ -63,13 +66,16 @@ macro_rules! elements {
             fn to_number(self) -> f32 {
                 $to(self)
             }
+            fn bits(self) -> u32 {
+                $bits(self).into()
+            }
         }
     )*};
 }
 elements! {
-    f32: std::convert::identity, std::convert::identity;
-    f16: f16::from_f32, f16::to_f32;
-    bf16: bf16::from_f32, bf16::to_f32;
+    f32: std::convert::identity, std::convert::identity, f32::to_bits;
+    f16: f16::from_f32, f16::to_f32, f16::to_bits;
+    bf16: bf16::from_f32, bf16::to_f32, bf16::to_bits;
 }
 
 /// The input of a model, on the host.

@@ -30,12 +30,14 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `processor` | [`Processor`], [`ProcessorParams`] and [`InputFormat`]: parameters, and the plan of an image |
+//! | `config` | [`Processor::from_config`]: the files of transformers |
 //! | [`sizes`] | the sizes to which models resize |
 //! | `resampler`, `coefficients` | filters, and the integer weights of one axis |
 //! | `resize` | two passes on the host |
 //! | `levels` | the tables of numbers |
 //! | `plan` | the order of what is written |
 //! | `host` | [`Processor::process`] |
+//! | `device` | [`DeviceProcessor`]: images on the device to [`ModelInputs`] |
 //! | `inputs`, [`grids`] | [`InputLayout`]: shapes, `image_grid_thw`, `cu_seqlens`, window index, position ids |
 //! | `positions`, `rope` | interpolated position embeddings, and the position ids of language models |
 //! | `packing` | [`pack`]: bins with a budget |
@@ -45,6 +47,8 @@
 #![deny(unsafe_code)]
 
 mod coefficients;
+mod config;
+mod device;
 mod error;
 pub mod grids;
 mod host;
@@ -61,6 +65,7 @@ pub mod sizes;
 mod wide;
 
 pub use coefficients::AxisCoefficients;
+pub use device::{DeviceImage, DeviceProcessor, ModelInputs, ModelInputsEvents, ModelInputsOn};
 pub use error::{Error, Result};
 pub use host::{HostInputs, InputElement, RgbImage, resize};
 pub use inputs::{InputLayout, RefusedImage};
@@ -69,3 +74,10 @@ pub use positions::{InterpolatedPlaces, TransformersVersion, siglip2_positions};
 pub use processor::{CLIP, ColorStatistics, HALF, IMAGENET, InputFormat, Processor, ProcessorParams};
 pub use resampler::{ResampleFilter, Resampler, Style};
 pub use rope::{RopePositions, TokenSequences};
+
+/// The blocks of the page are tested with the documentation; `.ci/pages.py` compares the list.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../docs/processor.md")]
+    mod processor {}
+}

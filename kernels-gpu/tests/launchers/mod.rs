@@ -11,6 +11,7 @@
 //! `compute-sanitizer --tool memcheck launchers --exact on_gpus`.
 
 mod jpeg;
+mod processor;
 mod rest;
 mod train;
 mod trial;
@@ -50,11 +51,12 @@ macro_rules! family {
     };
 }
 
-const FAMILIES: [Family; 6] = [
+const FAMILIES: [Family; 7] = [
     family!("augment" rest::AUGMENT),
     family!("collective" rest::COLLECTIVE),
     family!("jpeg" jpeg::JPEG),
     family!("linear" rest::LINEAR),
+    family!("processor" processor::PROCESSOR),
     family!("train" train::TRAIN),
     family!("vision" vision::VISION),
 ];
@@ -160,7 +162,7 @@ macro_rules! families {
         }
     )*};
 }
-families!(augment collective jpeg linear train vision);
+families!(augment collective jpeg linear processor train vision);
 
 /// The results do not count here.
 #[test]

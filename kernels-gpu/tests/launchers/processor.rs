@@ -1,0 +1,57 @@
+//! The family `processor`.
+
+use thalweg::Result;
+use thalweg_kernels::processor::{
+    AXIS_MAX, DOWN_FIRST, InputNumber, Sources, Units, VIEW_WORDS, inputs, interleaved_inputs,
+};
+use thalweg_simt::{bf16, f16};
+
+use super::Launcher;
+use super::trial::{Number, Trial};
+
+pub(crate) const PROCESSOR: &[Launcher] = &[
+    Launcher { name: "inputs", cases: 240, run: |t| processed(t, true) },
+    Launcher { name: "interleaved_inputs", cases: 90, run: |t| processed(t, false) },
+];
+
+fn processed(t: &Trial<'_, '_>, planes: bool) -> Result<()> {
+    let of = [of::<f32>, of::<f16>, of::<bf16>];
+    of[t.number as usize % of.len()](t, planes)
+}
+
+/// Appends an axis whose samples are inside, and returns its place and form.
+fn axis(t: &Trial<'_, '_>, axes: &mut Vec<u32>, samples: u32, outputs: u32) -> [u32; 2] {
+    let (start, taps) = (axes.len() as u32, t.within(1, samples.min(9)));
+    axes.extend((0..outputs).map(|_| t.below(samples - taps + 1) | taps << 16));
+    axes.extend((0..outputs * taps).map(|_| t.below(1 << 15)));
+    [start, taps | t.within(1, 22) << 16]
+}
+
+fn of<E: InputNumber + Number>(t: &Trial<'_, '_>, planes: bool) -> Result<()> {
+    let order = Units {
+        side: t.pick(&[1, 2, 7, 14, 16, 17, 33, 40]),
+        merge: t.pick(&[1, 2, 3]),
+        copies: t.within(1, 2),
+        window: t.pick(&[64, 100, 900, 4096]),
+    };
+    let (mut views, mut axes, mut units, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
+    for _ in 0..t.within(1, 3) {
+        let grid = [t.within(1, 3) * order.merge, t.within(1, 2) * order.merge];
+        let ([height, width], resized) = ([t.within(1, 60), t.within(1, 60)], grid.map(|side| side * order.side));
+        let (down, across) = (axis(t, &mut axes, height, resized[0]), axis(t, &mut axes, width, resized[1]));
+        let at = [0, 1].map(|_| t.pick(&[0, 0, 3, u32::MAX]));
+        views.extend([units, grid[0] * grid[1], grid[1], bytes, height, width, resized[0], resized[1], at[0], at[1]]);
+        views.extend([down, across].as_flattened());
+        views.extend([if t.flip() { DOWN_FIRST } else { 0 }, t.pick(&[0, AXIS_MAX])]);
+        units += grid[0] * grid[1] + t.pick(&[0, 0, 4]);
+        bytes += 3 * height * width;
+    }
+    let (views, axes) = (t.table(views, VIEW_WORDS as usize)?, t.table(axes, 1)?);
+    let (rgb, table) = (t.bytes(bytes.next_multiple_of(4) as usize)?, t.numbers::<E>(768)?);
+    let sources = Sources { rgb: &rgb, views: &views, axes: &axes, table: &table };
+    let len = 3 * order.side * order.side * units;
+    match planes {
+        true => inputs(t, &sources, order, &mut t.room((len * order.copies) as usize)?),
+        false => interleaved_inputs(t, &sources, order, &mut t.room(len as usize)?),
+    }
+}
