@@ -12,8 +12,8 @@ pub(super) trait Stored: Element + Item + Default {}
 impl Stored for u32 {}
 impl Stored for u16 {}
 
-/// Calls a function with each pixel of a thread. A loop over an array would put the array into local
-/// memory.
+/// Calls a function with each pixel of a thread. A loop over an array would put the array into
+/// local memory.
 macro_rules! each {
     ($words:ident, $f:expr) => {{
         let f = $f;
