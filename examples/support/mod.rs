@@ -59,7 +59,7 @@ impl Arguments {
     /// Prints which device the command line asks for, and returns it.
     pub fn device(&self) -> Result<Device, Error> {
         let OpenedDevice { device, fallback: why, .. } =
-            self.device.as_deref().map_or_else(Device::from_environment, Device::open)?;
+            self.device.as_deref().map_or_else(Device::from_env, Device::open)?;
         println!("{}: {}{}", device, device.name(), why.map(|why| format!(" ({why})")).unwrap_or_default());
         if device.kind() == DeviceKind::Cpu {
             println!(

@@ -140,7 +140,7 @@ pub fn words(usage: &str, most: usize) -> Vec<String> {
 
 /// Returns the device of `THALWEG_DEVICE`, or the best one, and prints it.
 pub fn device() -> Result<Device> {
-    let device = Device::from_environment()?.device;
+    let device = Device::from_env()?.device;
     println!("{device}: {}", device.name());
     note(device);
     Ok(device)
