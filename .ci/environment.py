@@ -33,7 +33,7 @@ READERS = {
     "host/driver/cuda/mod.rs: hidden": "Device::cuda",
     "host/driver/nvtx.rs: injected": "Timeline::new",
     "host/runtime/device.rs: check_all": "Device::checked_cpu",
-    "host/runtime/device.rs: chosen": "Device::best",
+    "host/runtime/device.rs: chosen": "Device::best, Device::from_env",
     "host/runtime/device.rs: new": "Device::set_launch_blocking",
     "kernels-gpu/build.rs: main": "(a build script reads the features that cargo passes)",
     "loader/src/options.rs: from_env": "LoaderOptions::from_env",

@@ -42,7 +42,7 @@ fn program() {
     for warning in WARNINGS.lock().unwrap().iter() {
         println!("= warning {warning}");
     }
-    let fallback = Device::from_environment().unwrap().fallback;
+    let fallback = Device::from_env().unwrap().fallback;
     println!("= line {}", fallback.unwrap_or_default());
     match Device::cuda(0) {
         Ok(_) => println!("= opened"),

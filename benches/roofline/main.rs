@@ -139,7 +139,7 @@ fn measure(options: &Options) -> Result<Record> {
     let start = Instant::now();
     let thalweg::OpenedDevice { device, fallback, .. } = match &options.device {
         Some(name) => Device::open(name)?,
-        None => Device::from_environment()?,
+        None => Device::from_env()?,
     };
     let photo = Photo::new();
     let mut bench = Bencher::new(device, options.quick, options.only.clone(), options.profile)?;

@@ -60,7 +60,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<ExitCode, String> {
     let mut model = TokenTransformer::<_, f32>::from_tensors(&stream, &file).map_err(|e| e.to_string())?;
     if model.config().num_classes != classes.len() || model.config().input_dim != thalweg_vision::PLANES {
         let what = format!("the weights are not those of a model with the classes {classes:?}");
-        return Err(file.wrong(what).to_string());
+        return Err(file.format_error(what).to_string());
     }
     let pipeline = Pipeline::new(device, params).map_err(|e| e.to_string())?;
     let mut photos = Photos::open(device, &args.images, &args.decode)?;

@@ -68,7 +68,7 @@ pub fn device(purpose: &str) -> Result<Device, Error> {
 
 fn open(line: &CommandLine) -> Result<Device, Error> {
     let OpenedDevice { device, fallback: why, .. } =
-        line.text("--device").map_or_else(Device::from_environment, Device::open)?;
+        line.text("--device").map_or_else(Device::from_env, Device::open)?;
     println!("{}: {}{}", device, device.name(), why.map(|why| format!(" ({why})")).unwrap_or_default());
     if device.kind() == DeviceKind::Cpu {
         println!("(its times are those of this machine's cores, which copies and kernels share: they show no overlap)");

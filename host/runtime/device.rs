@@ -53,7 +53,7 @@ pub enum DeviceKind {
 ///
 /// | variable | read by | meaning |
 /// |---|---|---|
-/// | `THALWEG_DEVICE` | [`best`](Device::best), [`from_environment`](Device::from_environment) | the device: `auto`, `cpu` or `cuda:N` |
+/// | `THALWEG_DEVICE` | [`best`](Device::best), [`from_env`](Device::from_env) | the device: `auto`, `cpu` or `cuda:N` |
 /// | `THALWEG_CPU_THREADS` | all that open a CPU device | the number of its threads |
 /// | `THALWEG_CHECK` | the same | `1`: it is a [checked](Device::checked_cpu) one |
 /// | `THALWEG_CHECK_SEED` | all that open a checked device | the seed of its order |
@@ -131,11 +131,12 @@ impl Device {
         Ok(device)
     }
 
-    /// Does the same as [`best`](Device::best) and logs no warning.
+    /// Opens the device that the environment names, as [`best`](Device::best) does, and logs no
+    /// warning.
     ///
     /// # Errors
     /// The same as for [`best`](Device::best).
-    pub fn from_environment() -> Result<OpenedDevice> {
+    pub fn from_env() -> Result<OpenedDevice> {
         Self::chosen().map(OpenedDevice::from)
     }
 

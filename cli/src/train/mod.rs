@@ -247,7 +247,8 @@ fn begin(args: &TrainArgs, files: &Files<'_>) -> Result<Begin, String> {
     let saved: Settings = value(&file, "progress.settings")?;
     let (history, fingerprint): (Vec<Epoch>, _) = (value(&file, "progress.history")?, value(&file, "progress.data")?);
     if history.iter().zip(1..).any(|(epoch, number)| epoch.epoch != number) {
-        let wrong = file.wrong("`progress.history` in the metadata: the epochs are not 1, 2, 3 and so on".into());
+        let wrong =
+            file.format_error("`progress.history` in the metadata: the epochs are not 1, 2, 3 and so on".into());
         return Err(format!("--resume: {wrong}"));
     }
     Ok(Begin { settings: args.settings(Some(&saved))?, history, fingerprint: Some(fingerprint) })
@@ -256,9 +257,9 @@ fn begin(args: &TrainArgs, files: &Files<'_>) -> Result<Begin, String> {
 /// Reads a value of a file's metadata.
 pub(crate) fn value<T: for<'de> Deserialize<'de>>(file: &Tensors, key: &str) -> Result<T, String> {
     let missing =
-        || file.wrong(format!("the metadata has no `{key}`; did `thalweg train` write this file?")).to_string();
+        || file.format_error(format!("the metadata has no `{key}`; did `thalweg train` write this file?")).to_string();
     let text = file.metadata.get(key).ok_or_else(missing)?;
-    serde_json::from_str(text).map_err(|e| file.wrong(format!("`{key}` in the metadata: {e}")).to_string())
+    serde_json::from_str(text).map_err(|e| file.format_error(format!("`{key}` in the metadata: {e}")).to_string())
 }
 
 /// Reads the images and makes their tokens. Also returns what became of the files of all ranks.

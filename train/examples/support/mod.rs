@@ -115,7 +115,7 @@ pub fn files(line: &CommandLine, of_tests: [PathBuf; 2]) -> [PathBuf; 2] {
 
 /// Returns the device of `THALWEG_DEVICE`, or the best one, and prints it.
 pub fn device() -> Result<Device> {
-    let device = Device::from_environment()?.device;
+    let device = Device::from_env()?.device;
     println!("{device}: {}", device.name());
     note(device);
     Ok(device)

@@ -135,8 +135,8 @@ fn tokens_in_half_precision() {
             }
             let tokens = pipeline.submit(frame(&pipeline, &images).unwrap()).unwrap().synchronize().unwrap();
             let numbers = match tokens.tokens() {
-                TokenValues::F16(bits) if precision == TokenPrecision::F16 => bits.len(),
-                TokenValues::Bf16(bits) if precision == TokenPrecision::Bf16 => bits.len(),
+                TokenValues::F16(values) if precision == TokenPrecision::F16 => values.len(),
+                TokenValues::Bf16(values) if precision == TokenPrecision::Bf16 => values.len(),
                 other => panic!("{other:?} of {precision:?}"),
             };
             assert_eq!(numbers, PLANES * tokens.len());
