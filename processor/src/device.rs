@@ -124,7 +124,7 @@ struct Part {
     views: Range<usize>,
 }
 
-/// What a batch uploads.
+/// The words that a batch uploads.
 #[derive(Debug, Default)]
 struct Tables {
     words: Vec<u32>,
@@ -176,7 +176,8 @@ impl<E: InputElement> DeviceProcessor<E> {
     ///
     /// # Errors
     /// The errors of [`process`](Self::process). `to` has another length than
-    /// [`InputLayout::elements`], or the layout is of another processor or of images of other sizes.
+    /// [`InputLayout::elements`], or the layout is of another processor or of images of other
+    /// sizes.
     pub fn process_into<S: LiveBrand>(
         &mut self,
         stream: &Stream<S>,
@@ -247,8 +248,8 @@ impl<E: InputElement> DeviceProcessor<E> {
         }
     }
 
-    /// Makes what a batch uploads: the views of each part, the weights of each axis, and the numbers
-    /// of the levels.
+    /// Makes what a batch uploads: the views of each part, the weights of each axis, and the
+    /// numbers of the levels.
     fn tables(
         &mut self,
         layout: &InputLayout,

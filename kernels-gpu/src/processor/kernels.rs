@@ -12,8 +12,8 @@ pub(super) trait Stored: Element + Item + Default {}
 impl Stored for u32 {}
 impl Stored for u16 {}
 
-/// Calls a function with each pixel of a thread. A loop over an array would put the array into local
-/// memory.
+/// Calls a function with each pixel of a thread. A loop over an array would put the array into
+/// local memory.
 macro_rules! each {
     ($words:ident, $f:expr) => {{
         let f = $f;
@@ -57,8 +57,8 @@ fn part(view: View, merge: u32, side: u32, [across, down]: [u32; 2], [y, z]: [u3
 macro_rules! kernels {
     ($($e:ident: $patches:ident $tiles:ident $pixels:ident;)*) => {$(
         kernel! {
-            /// Makes units of at most 16 x 16 pixels, `group` of them in a block: 1, or the 4 of a block of
-            /// 2 x 2. A row of `out` has the units of a group.
+            /// Makes units of at most 16 x 16 pixels, `group` of them in a block: 1, or the 4 of a
+            /// block of 2 x 2. A row of `out` has the units of a group.
             pub(super) fn $patches(
                 b: impl Cooperative, units: u32, views_: u32, words: u32, axes_: u32, side: u32, merge: u32, copies: u32,
                 group: u32, window: u32,
