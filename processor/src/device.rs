@@ -124,7 +124,7 @@ struct Part {
     views: Range<usize>,
 }
 
-/// The tables that a batch uploads.
+/// The words that a batch uploads.
 #[derive(Debug, Default)]
 struct Tables {
     words: Vec<u32>,

@@ -83,6 +83,7 @@ pub(crate) const STEPS: &[Step] = &[
     step(Group::Examples, "release", Some(2), 400, "the examples in release builds, as README.md prints them", examples::release),
     step(Group::Examples, "safe", Some(2), 300, "packages of kernels apart from the workspace", examples::safe),
     step(Group::Test, "photographs", Some(0), 100, "the images of Pillow's tests, as Pillow has them", test::photographs),
+    step(Group::Test, "resize", Some(1), 60, "resizes of image processors, as three versions of Pillow have them", test::resize),
     step(Group::Test, "builder", Some(3), 120, "tests of the PTX builder and of xtask", test::builder),
     step(Group::Test, "hopper", Some(3), 300, "the f32 products for compute capability 9.0, checked", test::hopper),
     step(Group::Ship, "features", Some(3), 200, "each crate with each of its features alone", ship::features),

@@ -10,7 +10,7 @@ use thalweg_simt::{Element, bf16, f16};
 use super::VIEW_WORDS;
 use super::kernels;
 
-/// The buffers from which units are made.
+/// The pixels and tables that units are made from.
 #[derive(Debug)]
 pub struct Sources<'a, S, E> {
     /// The pixels of the images: interleaved RGB, a multiple of 4 bytes.

@@ -8,8 +8,8 @@
 //! | `pixels` | the same | [units, side, side, channels] | 16 x 16 pixels of a unit |
 //!
 //! [`inputs`] chooses one of the first two, [`interleaved_inputs`] launches the last one. A unit is
-//a ! square of pixels: a patch or a tile. Each kernel has an instance for elements of 2 bytes and
-//one ! for elements of 4. They copy the numbers of the table and compute none.
+//! a square of pixels: a patch or a tile. Each kernel exists for elements of 2 bytes and for
+//! elements of 4: it copies the numbers of the table and computes none.
 //!
 //! # What is computed
 //!
@@ -27,9 +27,9 @@
 //! # One launch
 //!
 //! A block keeps the rows between the passes in shared memory, as a word for each pixel. So an
-//image ! is read once, but for the rows and columns that two blocks need, and the input is written
-//once. ! If a block needs more rows than fit, it takes them in parts and keeps the sums in
-//registers.
+//! image is read once, but for the rows and columns that two blocks need, and the input is written
+//! once. If a block needs more rows than fit, it takes them in parts and keeps the sums in
+//! registers.
 //!
 //! - **A source pixel is a part of two words**, and a thread walks over the words of its samples:
 //!   three loads for four pixels, and not twelve.

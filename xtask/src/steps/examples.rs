@@ -73,7 +73,7 @@ pub(crate) fn examples() -> Result<(), String> {
 /// Runs every example of the root package and of the crates on top.
 fn all(built: &[Built]) -> Result<(), String> {
     // A new file is run without a line here.
-    for (folder, least) in [("", 20), ("train", 10)] {
+    for (folder, least) in [("", 20), ("train", 10), ("processor", 2)] {
         let names = names(built, folder, "example");
         if names.len() < least {
             return Err(format!("only {} examples in `{folder}` were built: {names:?}", names.len()));
@@ -103,7 +103,8 @@ pub(crate) fn release() -> Result<(), String> {
 }
 
 pub(crate) fn benchmarks() -> Result<(), String> {
-    let benches = "cargo test --locked --no-run --bench roofline --bench decode --bench host --bench overlap";
+    let benches =
+        "cargo test --locked --no-run --bench roofline --bench decode --bench host --bench device --bench overlap";
     let built = build(benches)?;
     let bench = |folder: &str, name: &str, arguments: &[&str]| {
         run(cpu(program(&built, folder, "bench", name)?.args(arguments)))
@@ -111,6 +112,7 @@ pub(crate) fn benchmarks() -> Result<(), String> {
     bench("", "roofline", &["--quick", "--device", "cpu", "--no-peers"])?;
     bench("jpeg", "decode", &[])?;
     bench("jpeg", "host", &[])?;
+    bench("processor", "device", &[])?;
     bench("train", "overlap", &[])
 }
 

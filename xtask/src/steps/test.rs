@@ -33,6 +33,7 @@ const CHECKED: &[(&str, &str, Option<&str>, &[&str])] = &[
     ("train", "main", Some("16"), &["kernels::", "golden::"]),
     ("jpeg", "main", Some("4"), &["golden::", "properties::", "hostile::"]),
     ("jpeg", "steady", None, &["graphs"]),
+    ("processor", "main", Some("4"), &["device::every", "device::random", "device::golden"]),
 ];
 
 pub(crate) fn checked() -> Result<(), String> {
@@ -76,4 +77,11 @@ pub(crate) fn photographs() -> Result<(), String> {
     let built = built()?;
     let thalweg = program(&built, "cli", "bin", "thalweg")?;
     run(command(venv.join("bin/python"), ".").arg(".ci/pillow.py").arg(thalweg.get_program()))
+}
+
+/// Compares the resize of image processors with Pillow. `.ci/resize.py` installs its versions.
+pub(crate) fn resize() -> Result<(), String> {
+    let built = built()?;
+    let resize = program(&built, "processor", "example", "resize")?;
+    run(command(root().join(".ci/resize.py"), ".").arg(resize.get_program()))
 }
