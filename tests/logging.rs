@@ -146,7 +146,7 @@ fn a_pipeline_and_a_module_are_logged() {
         let of = |target: &str, text: &str| logged.iter().filter(|(t, m)| t == target && m.contains(text)).count();
         let made = format!("a pipeline for {device}: TokenParams {{");
         assert_eq!(of("thalweg_vision::pipeline", &made), 1, "{logged:#?}");
-        let slot = format!("a slot of {device} got memory for images of [[64, 64]]");
+        let slot = format!("a slot of {device} got memory for images of 64 x 64");
         assert_eq!(of("thalweg_vision::pipeline", &slot), 1, "{logged:#?}");
         // The second batch of a slot makes its graph, and every later one replays it.
         let (_, logged) = messages(|| (0..20).for_each(|_| drop(pipeline.run(&image()))));

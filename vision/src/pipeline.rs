@@ -289,7 +289,8 @@ impl Pipeline {
             made => made,
         };
         let (stream, plan, images, buffers) = made?;
-        debug!(target: TARGET, "a slot of {} got memory for images of {sizes:?}", self.device);
+        let list = || sizes.iter().map(Size::to_string).collect::<Vec<_>>().join(", ");
+        debug!(target: TARGET, "a slot of {} got memory for images of {}", self.device, list());
         let work = if self.options.stages { Work::Measured(Vec::new()) } else { Work::Graphs(GraphCache::default()) };
         Ok(Some(self.lend(Draft {
             images,
