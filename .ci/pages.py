@@ -4,17 +4,23 @@
 usage: .ci/pages.py
 
 - A link to a file, or to a heading of a page, leads to one that is there.
-- docs/SUMMARY.md, the contents of the book, names every page of docs, and docs/book.toml is there.
+- docs/SUMMARY.md, the contents of the book, names every page of docs, and docs/book.toml is there. Where mdbook is
+  installed, it makes the book.
 - A page with a block of Rust is in the list of one of the files in LISTS, whose blocks are tested with the
   documentation, or it is docs/first-kernel.md, which .ci/tutorial.py follows. A block of other code says `rust,ignore`.
 - README's first program is that of tests/ui/readme.rs, which must be refused without the hand-over, with the error that
   README prints.
 - README has at most 150 lines.
+- Each published crate has a README whose first sentence says what the crate is. Its Rust is an example of the crate's
+  documentation, which is tested there.
 """
 
 import os
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
 import tomllib
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
@@ -54,6 +60,11 @@ def check_links(pages):
 def check_book(docs):
     if tomllib.loads(read("docs/book.toml"))["book"]["src"] != ".":
         yield "docs/book.toml: the pages are in its own folder"
+    if shutil.which("mdbook"):
+        with tempfile.TemporaryDirectory() as made:
+            run = subprocess.run(["mdbook", "build", "docs", "-d", made], cwd=ROOT, capture_output=True, text=True)
+            if run.returncode != 0:
+                yield f"mdbook: {run.stderr}"
     listed = [os.path.normpath(os.path.join("docs", link)) for link in LINK.findall(read("docs/SUMMARY.md"))]
     for page in docs:
         if listed.count(page) != 1 and page != "docs/SUMMARY.md":
@@ -92,11 +103,28 @@ def check_readme():
             yield f"README.md: the error is about a line that the program does not have: {line}"
 
 
+def check_crates(readmes):
+    for page in readmes:
+        folder = os.path.dirname(page)
+        name = tomllib.loads(read(f"{folder}/Cargo.toml"))["package"]["name"]
+        text = read(page)
+        if not re.match(rf"# {name}\n\n({name}|The command) ", text):
+            yield f"{page}: its first sentence is not one that begins with {name}"
+        source = read(f"{folder}/src/lib.rs") if "```rust\n" in text else ""
+        lines = re.findall(r"^//[/!] ?(.*)$", source, re.M)
+        documentation = "\n".join(line for line in lines if line != "#" and not line.startswith("# "))
+        for code in re.findall(r"^```rust\n(.*?)\n```$", text, re.S | re.M):
+            if code not in documentation:
+                yield f"{page}: its code is none of the documentation of {name}: {code.splitlines()[0]}"
+
+
 def main():
     docs = sorted("docs/" + name for name in os.listdir(os.path.join(ROOT, "docs")) if name.endswith(".md"))
-    others = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "collective/README.md", "ptx-builder/README.md"]
+    members = [member for member in tomllib.loads(read("Cargo.toml"))["workspace"]["members"] if "/" not in member]
+    readmes = [f"{member}/README.md" for member in members if member != "xtask"]
+    others = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", *readmes]
     pages = ["README.md", *docs]
-    wrong = [*check_links(pages + others), *check_book(docs), *check_code(pages), *check_readme()]
+    wrong = [*check_links(pages + others), *check_book(docs), *check_code(pages), *check_readme(), *check_crates(readmes)]
     for line in wrong:
         print(line)
     if wrong:

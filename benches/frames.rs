@@ -285,7 +285,7 @@ fn mapped(frames: &Frames, device: Device, threads: usize, once: bool) -> Result
 }
 
 fn main() -> Result<()> {
-    let (device, _) = Device::from_environment()?;
+    let device = Device::from_env()?.device;
     let cuda = device.kind() == DeviceKind::Cuda;
     let threads = thread::available_parallelism()?.get();
     let size @ [height, width] = if cuda { [2160, 3840] } else { [1024, 1024u32] };

@@ -270,7 +270,7 @@ fn main() -> Result<(), Error> {
     ));
 
     let driver = gpu.driver_version().unwrap_or_default();
-    println!("{}, driver for CUDA {}.{}; median of {BATCHES} batches of {OPERATIONS}", gpu.name(), driver.0, driver.1);
+    println!("{}, driver for CUDA {driver}; median of {BATCHES} batches of {OPERATIONS}", gpu.name());
     println!("{:<30} {:>10} {:>10} {:>7} {:>12}", "operation", "raw", "thalweg", "ratio", "allocations");
     for Row { name, raw, typed, allocations } in &rows {
         let ratio = typed.as_secs_f64() / raw.as_secs_f64();

@@ -27,10 +27,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use thalweg::{Activity, Device, DeviceBuffer, Event, On, PinnedBuffer, Stream, Timeline, stream_tags};
+use thalweg::{
+    Activity, Device, DeviceBuffer, DeviceKind, Event, On, PinnedBuffer, Size, Stream, Timeline, stream_tags,
+};
 use thalweg_loader::{
-    BatchOn, DecodeBackend, DecodeError, ImageSink, Loader, LoaderOptions, Source, UploadMode, byte_ranges,
-    list_folder, read_photo, read_ppm, upload_ppm,
+    BatchOn, DecodeError, ImageSink, Loader, LoaderOptions, Source, UploadMode, byte_ranges, list_folder, read_photo,
+    read_ppm, upload_ppm,
 };
 use thalweg_vision::kernels;
 
@@ -39,35 +41,20 @@ stream_tags!(Compute, Download);
 const PATCH: u32 = 32;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (mut raw, mut keep, mut direct, mut folder) = (false, false, false, None);
-    let (mut decode, mut expects_decode) = (DecodeBackend::Auto, false);
     let args = support::Arguments::parse_with(
         "Turns photographs on disk into scores of their patches.",
-        "  --raw            use frames that need no decoder (binary PPM) instead of JPEG; they go from\n                   \
-         the file to the device in pieces\n  \
-         --keep           like --raw, but each frame is read into memory that its batch keeps\n  \
-         --direct         like --raw, but with direct I/O (O_DIRECT); only for frames made for this run\n  \
-         --decode WHERE   auto, device or host: where JPEG files are decoded (default: THALWEG_DECODE, else auto,\n                   \
-         which is the device on a GPU)\n  \
-         FOLDER           use your own photographs (default: files made from assets/photos)\n",
-        |argument| match argument {
-            where_ if std::mem::take(&mut expects_decode) => where_.parse().map(|parsed| decode = parsed).is_ok(),
-            "--decode" => {
-                expects_decode = true;
-                true
-            }
-            "--raw" | "--keep" | "--direct" => {
-                raw = true;
-                keep |= argument == "--keep";
-                direct |= argument == "--direct";
-                true
-            }
-            path => !path.starts_with('-') && folder.replace(PathBuf::from(path)).is_none(),
-        },
+        &[("FOLDER", "use your own photographs (default: files made from assets/photos)")],
+        &[
+            ("--raw", "use frames without a decoder (binary PPM); they go from the file to the device in pieces"),
+            ("--keep", "like --raw, but each frame is read into memory that its batch keeps"),
+            ("--direct", "like --raw, but with direct I/O (O_DIRECT); only for frames made for this run"),
+            ("--decode WHERE", "auto, device or host: what decodes JPEG files (default: THALWEG_DECODE, else auto)"),
+        ],
     );
-    if expects_decode {
-        return Err("--decode needs a value; --help lists the arguments".into());
-    }
+    let (keep, direct) = (args.line().has("--keep"), args.line().has("--direct"));
+    let raw = keep || direct || args.line().has("--raw");
+    let decode = args.line().value("--decode").unwrap_or(LoaderOptions::from_env()?.decode);
+    let folder = args.line().words().first().map(PathBuf::from);
     let gpu = args.device()?;
     let (files, [height, width], total, batch) =
         support::sized(gpu, (32, [2160, 3840], 512, 8), (6, [200, 300u32], 36, 4));
@@ -181,6 +168,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (stage, share, note) in &stages {
         println!("  {stage:<13} busy {:3.0} %   {note}", 100.0 * share);
     }
+    if gpu.kind() == DeviceKind::Cpu {
+        return Ok(args.save(&trace)?);
+    }
     let (binds, share, _) = stages.iter().max_by(|a, b| a.1.total_cmp(&b.1)).ok_or("no stages")?;
     print!("{binds} is the limit, {:.0} % busy; the pipeline reaches ", 100.0 * share);
     if on_device {
@@ -226,7 +216,7 @@ fn score_all(
 ) -> thalweg_loader::Result<HashMap<PathBuf, Vec<f32>>> {
     let (compute, download) = (gpu.stream::<Compute>()?, gpu.stream::<Download>()?);
     let mut scores = HashMap::new();
-    let mut keep = |sizes: Vec<[u32; 2]>, paths: Vec<PathBuf>, event: Event<PinnedBuffer<f32>>| {
+    let mut keep = |sizes: Vec<Size>, paths: Vec<PathBuf>, event: Event<PinnedBuffer<f32>>| {
         let all = timeline.wait("main", "scores", || event.synchronize_sleeping())?;
         let mut rest = &all[..];
         for (size, path) in sizes.into_iter().zip(paths) {
@@ -257,7 +247,7 @@ fn score_all(
     Ok(scores)
 }
 
-fn patches([height, width]: [u32; 2]) -> usize {
+fn patches(Size { height, width }: Size) -> usize {
     height.div_ceil(PATCH) as usize * width.div_ceil(PATCH) as usize
 }
 
@@ -266,8 +256,9 @@ fn patches([height, width]: [u32; 2]) -> usize {
 fn score(s: &Stream<Compute>, batch: &BatchOn<Compute, PathBuf>) -> thalweg::Result<On<Compute, DeviceBuffer<f32>>> {
     let mut scores = s.alloc(batch.sizes.iter().map(|&size| 14 * patches(size)).sum())?;
     let mut at = 0;
-    for (&[height, width], bytes) in batch.sizes.iter().zip(byte_ranges(&batch.sizes)) {
-        let (rgb, n) = (batch.rgb.slice(bytes)?, patches([height, width]));
+    for (&size, bytes) in batch.sizes.iter().zip(byte_ranges(&batch.sizes)) {
+        let (rgb, n) = (batch.rgb.slice(bytes)?, patches(size));
+        let Size { height, width } = size;
         let mut planes = s.alloc(13 * height as usize * width as usize)?;
         kernels::textures(s, height, width, 0.5, 0.5, rgb, &mut planes)?;
         kernels::features(s, height, width, PATCH, &planes, scores.slice_mut(at..at + 13 * n)?)?;

@@ -144,12 +144,15 @@ fn main() -> Result<()> {
             )?;
             time = time.min(start.elapsed());
         }
-        println!(
-            "depth {depth}: {:.0} frames/s, {:.0} % of the ideal (the slowest step alone), {:.1} % of the upload limit",
-            frames as f64 / time.as_secs_f64(),
-            100.0 * ideal.as_secs_f64() / time.as_secs_f64(),
-            100.0 * (frames * bytes) as f64 / time.as_secs_f64() / limit
-        );
+        let seconds = time.as_secs_f64();
+        let shares = support::on_gpu(gpu, || {
+            format!(
+                ", {:.0} % of the ideal (the slowest step alone), {:.1} % of the upload limit",
+                100.0 * ideal.as_secs_f64() / seconds,
+                100.0 * (frames * bytes) as f64 / seconds / limit
+            )
+        });
+        println!("depth {depth}: {:.0} frames/s{shares}", frames as f64 / seconds);
     }
     args.finish(&timeline)
 }

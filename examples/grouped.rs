@@ -52,7 +52,8 @@ fn main() -> Result<(), Error> {
         [("grouped", in_groups, choice.grouped), ("interleaved", in_turn, choice.interleaved)]
     {
         let ratio = time.as_secs_f64() / longest;
-        println!("{name}: {time:.2?} (predicted {predicted:.2?}), {ratio:.3} x max(H2D, kernel, D2H)");
+        let beside = || format!(" (predicted {predicted:.2?}), {ratio:.3} x max(H2D, kernel, D2H)");
+        println!("{name}: {time:.2?}{}", support::on_gpu(gpu, beside));
     }
     args.finish(&timeline)
 }

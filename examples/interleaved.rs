@@ -45,12 +45,14 @@ fn main() -> Result<(), Error> {
 
     let longest = times.longest() * frames as u32;
     let fill_and_drain = times.sum() - times.longest();
-    println!(
-        "serial {one_by_one:.2?}; interleaved {time:.2?}: {:.3} x max(H2D, kernel, D2H), {:.3} x with one chunk's fill and drain, \
-         {:.2} x faster than serial",
-        time.as_secs_f64() / longest.as_secs_f64(),
-        time.as_secs_f64() / (longest + fill_and_drain).as_secs_f64(),
-        one_by_one.as_secs_f64() / time.as_secs_f64()
-    );
+    let ratios = support::on_gpu(gpu, || {
+        format!(
+            ": {:.3} x max(H2D, kernel, D2H), {:.3} x with one chunk's fill and drain, {:.2} x faster than serial",
+            time.as_secs_f64() / longest.as_secs_f64(),
+            time.as_secs_f64() / (longest + fill_and_drain).as_secs_f64(),
+            one_by_one.as_secs_f64() / time.as_secs_f64()
+        )
+    });
+    println!("serial {one_by_one:.2?}; interleaved {time:.2?}{ratios}");
     args.finish(&timeline)
 }

@@ -89,7 +89,7 @@ fn over_synchronization(work: &Work) -> Result<()> {
     work.gpu.sync_stats().disable();
     let (after, fast) = timed(|| run(false))?;
     assert_eq!(before, after);
-    println!("1. over-synchronization: {slow:.2?}, without the waits {fast:.2?}: {:.2} x", ratio(slow, fast));
+    println!("1. over-synchronization: {slow:.2?}, without the waits {fast:.2?}{}", ratio(work.gpu, slow, fast));
     println!("{}\n", work.gpu.sync_stats().report());
     Ok(())
 }
@@ -124,8 +124,8 @@ fn false_dependency(work: &Work, timeline: &Timeline) -> Result<()> {
     let ((before, late), (after, early)) = (run("late", true)?, run("early", false)?);
     assert_eq!(before, after);
     println!(
-        "2. a false dependency: the reader has its result after {late:.2?}, and after {early:.2?} if the event is recorded first: {:.2} x\n",
-        ratio(late, early)
+        "2. a false dependency: the reader has its result after {late:.2?}, and after {early:.2?} if the event is recorded first{}\n",
+        ratio(work.gpu, late, early)
     );
     Ok(())
 }
@@ -166,8 +166,8 @@ fn legacy_stream(work: &Work, timeline: &Timeline) -> Result<()> {
     let ((before, blocking), (after, ours)) = (run("blocking stream", false)?, run("stream of thalweg", true)?);
     assert_eq!(before, after);
     println!(
-        "3. the legacy default stream: beside {times} kernels there, the result of a blocking stream comes after {blocking:.2?}, that of a stream of this crate after {ours:.2?}: {:.2} x",
-        ratio(blocking, ours)
+        "3. the legacy default stream: beside {times} kernels there, the result of a blocking stream comes after {blocking:.2?}, that of a stream of this crate after {ours:.2?}{}",
+        ratio(work.gpu, blocking, ours)
     );
     Ok(())
 }
@@ -184,8 +184,8 @@ fn blocking_stream(gpu: Device) -> Result<ForeignStream> {
     unsafe { ForeignStream::from_raw(gpu, stream.cast()) }
 }
 
-fn ratio(slow: Duration, fast: Duration) -> f64 {
-    slow.as_secs_f64() / fast.as_secs_f64()
+fn ratio(gpu: Device, slow: Duration, fast: Duration) -> String {
+    support::on_gpu(gpu, || format!(": {:.2} x", slow.as_secs_f64() / fast.as_secs_f64()))
 }
 
 fn main() -> Result<()> {

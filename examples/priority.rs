@@ -22,7 +22,8 @@ use std::time::Duration;
 
 use thalweg::overlap::measure_priority;
 use thalweg::{
-    Activity, AnyStream, Device, DeviceBuffer, Error, Event, LiveBrand, PinnedBuffer, Scoped, Shared, Stream, Timeline,
+    Activity, AnyStream, Device, DeviceBuffer, DeviceKind, Error, Event, LiveBrand, PinnedBuffer, Scoped, Shared,
+    Stream, Timeline,
 };
 use thalweg_vision::kernels;
 
@@ -43,13 +44,18 @@ fn main() -> Result<(), Error> {
     let alone = urgent()?;
     assert!(alone[0] > 0.0);
 
-    println!("from enqueueing a small kernel until the host knows that it is done, {samples} samples");
+    let say = |text: &dyn std::fmt::Display| print!("{}", support::on_gpu(device, || format!("{text}\n")));
+    say(&format_args!("from enqueueing a small kernel until the host knows that it is done, {samples} samples"));
+    if device.kind() == DeviceKind::Cpu {
+        println!("the CPU device has no priorities: results are compared, and no latency is printed");
+    }
     for patch in support::sized(device, [32, 128, 512], [32, 64, 128]) {
         let probe = |samples, timeline: &Timeline| {
             let background = |s: &Stream<Scoped<'_>>| entropy(s, side, patch, &large, timeline);
             measure_priority(device, samples, background, |s| entropy(s, SMALL, SMALL, &small, timeline))
         };
-        println!("\nbeside kernels, {:.1?} a block\n{}", one_block(device, patch)?, probe(samples, &off)?);
+        let (block, found) = (one_block(device, patch)?, probe(samples, &off)?);
+        say(&format_args!("\nbeside kernels, {block:.1?} a block\n{found}"));
         probe(2, &timeline)?; // for the picture
         // The kernel's results beside the background equal its results alone.
         let busy = AnyStream::new(device)?.enter(|s| entropy(s, side, patch, &large, &off))?;
@@ -59,7 +65,7 @@ fn main() -> Result<(), Error> {
     let bytes = support::sized(device, 64 << 20, 1 << 20);
     let (small, large) = (page_locked(device, 4096)?, page_locked(device, bytes)?);
     let found = measure_priority(device, samples, |s| upload(s, &large), |s| upload(s, &small))?;
-    println!("\na copy of 4 KiB beside copies of {} MiB\n{found}", bytes >> 20);
+    say(&format_args!("\na copy of 4 KiB beside copies of {} MiB\n{found}", bytes >> 20));
     args.finish(&timeline)
 }
 

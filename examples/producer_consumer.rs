@@ -101,9 +101,8 @@ fn main() -> Result<()> {
     assert!(*results == *want, "the results differ from those of `serial`");
 
     println!("{items} items of {height} x {width} in {SLOTS} slots: {handoff:.2?} of host time for each hand-over");
-    println!(
-        "serial {one_by_one:.2?}, producer and consumer {time:.2?}: {:.2} x faster",
-        one_by_one.as_secs_f64() / time.as_secs_f64()
-    );
+    let gain = one_by_one.as_secs_f64() / time.as_secs_f64();
+    let gain = support::on_gpu(gpu, || format!(": {gain:.2} x faster"));
+    println!("serial {one_by_one:.2?}, producer and consumer {time:.2?}{gain}");
     args.finish(&timeline)
 }

@@ -23,7 +23,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use query::{Results, Slot, query_streams};
-use thalweg::{Event, LiveBrand, Result, Ring, Stream, Timeline, stream_tags};
+use thalweg::{Event, LiveBrand, Result, Ring, Size, Stream, Timeline, stream_tags};
 use thalweg_vision::{Error, Head, Image, Layer, Pipeline, Query, TokenParams};
 
 stream_tags!(Upload, Texture, Score, Allocate);
@@ -91,12 +91,12 @@ fn run<S: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
 fn main() -> Result<(), Error> {
     let args = support::Arguments::parse("Runs textures, scores with a query, and allocation on streams of their own.");
     let gpu = args.device()?;
-    let (images, size) = support::sized(gpu, (40, [2160, 3840]), (8, [192, 256]));
+    let (images, size) = support::sized(gpu, (40, Size::new(2160, 3840)), (8, Size::new(192, 256)));
     let (up, texture) = (gpu.stream::<Upload>()?, gpu.stream::<Texture>()?);
     let (score, allocate) = (gpu.stream::<Score>()?, gpu.stream::<Allocate>()?);
 
     let ((head, query), params) = (head()?, TokenParams::default());
-    let plain = support::images(gpu, 1, size[0], size[1])?;
+    let plain = support::images(gpu, 1, size.height, size.width)?;
     let slot = |_| {
         let mut slot = Slot::new(gpu, size, &params, &head, &query)?;
         slot.image.copy_from_slice(&plain);
@@ -115,7 +115,7 @@ fn main() -> Result<(), Error> {
     for (n, got) in got.iter().enumerate().take(2) {
         let mut rgb = plain.to_vec();
         draw(&mut rgb, n);
-        let set = pipeline.run(&[Image::new(size[0], size[1], rgb)?]).remove(0)?;
+        let set = pipeline.run(&[Image::new(size.height, size.width, rgb)?]).remove(0)?;
         let theirs = [set.entropy, set.salience, set.participatory.unwrap_or_default()];
         for (a, b) in got.maps.iter().zip(&theirs).flat_map(|(ours, theirs)| ours.iter().zip(theirs)) {
             worst = worst.max((a - b).abs());
@@ -132,12 +132,12 @@ fn main() -> Result<(), Error> {
         got[0].mix
     );
     println!(
-        "{images} images of {} x {} with a query: {:.0} images/s on one stream, {:.0} on four: {:.2} x",
-        size[0],
-        size[1],
+        "{images} images of {} x {} with a query: {:.0} images/s on one stream, {:.0} on four{}",
+        size.height,
+        size.width,
         rate(on_one),
         rate(on_four),
-        rate(on_four) / rate(on_one),
+        support::on_gpu(gpu, || format!(": {:.2} x", rate(on_four) / rate(on_one)))
     );
     Ok(args.finish(&timeline)?)
 }

@@ -13,9 +13,12 @@
 //! If you replace `compute` by `up` in the kernel's line, or leave out a `hand_off`, the program
 //! does not compile.
 
+#[path = "support/mod.rs"]
+mod support;
+
 use std::time::Instant;
 
-use thalweg::{Device, Error, Event, PinnedBuffer, stream_tags};
+use thalweg::{Error, Event, PinnedBuffer, stream_tags};
 use thalweg_vision::kernels;
 
 stream_tags!(Upload, Compute, Download);
@@ -25,7 +28,7 @@ const SIDE: u32 = 512;
 const CHUNKS: usize = 8;
 
 fn main() -> Result<(), Error> {
-    let gpu = Device::best()?;
+    let gpu = support::device("Runs upload, kernel and download of successive chunks on three streams.")?;
     let (up, compute, down) = (gpu.stream::<Upload>()?, gpu.stream::<Compute>()?, gpu.stream::<Download>()?);
     let pixels = (SIDE * SIDE) as usize;
 

@@ -17,6 +17,9 @@
 //! cargo run --release --example requests
 //! ```
 
+#[path = "support/mod.rs"]
+mod support;
+
 use std::io::Cursor;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::thread;
@@ -141,7 +144,7 @@ fn client(number: usize, requests: &SyncSender<Request>) -> usize {
 }
 
 fn main() -> Result<(), Error> {
-    let device = Device::best()?;
+    let device = support::device("A server: image files in memory become tokens.")?;
     let (send, requests) = mpsc::sync_channel(WAITING);
     let start = Instant::now();
     let clients: Vec<_> = (0..CLIENTS)

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use support::tokens::{Slot, allocation, relevance, texture, upload};
 use thalweg::overlap::stages;
-use thalweg::{Activity, Event, LiveBrand, Resource, Result, Ring, Stream, Timeline, stream_tags};
+use thalweg::{Activity, Event, LiveBrand, Resource, Result, Ring, Size, Stream, Timeline, stream_tags};
 
 stream_tags!(Upload, Texture, Relevance, Allocation);
 
@@ -59,11 +59,11 @@ pub fn three_stream<S: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand, R: R
 /// `timeline` records the last run.
 fn run<S: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
     streams: (&Stream<S>, &Stream<A>, &Stream<B>, &Stream<C>),
-    (images, size, slots): (usize, [u32; 2], usize),
+    (images, size, slots): (usize, Size, usize),
     timeline: &Timeline,
 ) -> Result<(Vec<Vec<f32>>, Duration)> {
     let gpu = streams.0.device();
-    let image = support::images(gpu, 1, size[0], size[1])?;
+    let image = support::images(gpu, 1, size.height, size.width)?;
     let slots = (0..slots).map(|_| Slot::new(gpu, &image, size).map(Event::ready));
     let mut slots = slots.collect::<Result<Ring<_>>>()?;
     let (mut tokens, mut least) = (Vec::new(), Duration::MAX);
@@ -98,11 +98,11 @@ fn main() -> Result<()> {
     let args =
         support::Arguments::parse("Runs three stages of successive images and their uploads at once, on four streams.");
     let gpu = args.device()?;
-    let (images, size) = support::sized(gpu, (60, [2160, 3840]), (12, [192, 256]));
+    let (images, size) = support::sized(gpu, (60, Size::new(2160, 3840)), (12, Size::new(192, 256)));
     let (up, texture) = (gpu.stream::<Upload>()?, gpu.stream::<Texture>()?);
     let (relevance, allocation) = (gpu.stream::<Relevance>()?, gpu.stream::<Allocation>()?);
     let streams = (&up, &texture, &relevance, &allocation);
-    let bytes = 3 * size[0] as usize * size[1] as usize;
+    let bytes = 3 * size.area() as usize;
     let limit = support::upload_limit(gpu, bytes)?;
 
     // Run one image at a time, to compare the stages.
@@ -115,7 +115,8 @@ fn main() -> Result<()> {
     let longest = stages.iter().map(|(_, time)| *time).max().unwrap_or_default();
     for (stage, time) in stages {
         let share = 100.0 * time.as_secs_f64() / longest.as_secs_f64();
-        println!("{stage:10} alone {time:9.2?}, {share:3.0} % of the longest");
+        let share = support::on_gpu(gpu, || format!(", {share:3.0} % of the longest"));
+        println!("{stage:10} alone {time:9.2?}{share}");
     }
 
     let (want, on_one) = run((&up, &up, &up, &up), (images, size, 5), &Timeline::disabled())?;
@@ -125,14 +126,15 @@ fn main() -> Result<()> {
 
     let rate = |time: Duration| images as f64 / time.as_secs_f64();
     println!(
-        "{images} images of {} x {}: {:.0} images/s on one stream, {:.0} on four: {:.2} x, {:.1} % of the upload limit ({:.1} GB/s)",
-        size[0],
-        size[1],
+        "{images} images of {} x {}: {:.0} images/s on one stream, {:.0} on four{}",
+        size.height,
+        size.width,
         rate(on_one),
         rate(on_four),
-        rate(on_four) / rate(on_one),
-        100.0 * rate(on_four) * bytes as f64 / limit,
-        limit / 1e9
+        support::on_gpu(gpu, || {
+            let (gain, share) = (rate(on_four) / rate(on_one), 100.0 * rate(on_four) * bytes as f64 / limit);
+            format!(": {gain:.2} x, {share:.1} % of the upload limit ({:.1} GB/s)", limit / 1e9)
+        })
     );
     args.finish(&timeline)
 }

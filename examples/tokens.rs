@@ -4,11 +4,14 @@
 //! cargo run --release --example tokens
 //! ```
 
-use thalweg::{Device, Error};
+#[path = "support/mod.rs"]
+mod support;
+
+use thalweg::{Error, Size};
 use thalweg_vision::{Image, Pipeline, PipelineOptions, TokenParams};
 
 fn main() -> Result<(), Error> {
-    let device = Device::best()?;
+    let device = support::device("Turns photographs into tokens with one library call.")?;
     // Two pictures that need no decoder: a disc on a gradient, and stripes.
     let disc = picture(240, 320, |y, x| {
         let inside = (y - 120.0).hypot(x - 200.0) < 60.0;
@@ -21,7 +24,7 @@ fn main() -> Result<(), Error> {
     let pipeline = Pipeline::with_options(device, params, options)?;
     for tokens in pipeline.run(&[disc, stripes]) {
         let tokens = tokens?;
-        let [rows, columns] = tokens.grid;
+        let Size { height: rows, width: columns } = tokens.grid;
         println!(
             "{} x {} pixels: {} tokens in {} of {} patches, longest {}",
             tokens.height,

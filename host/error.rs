@@ -5,6 +5,21 @@ use std::fmt;
 use thalweg_simt::host::counted;
 pub use thalweg_simt::host::{LaunchError, RangeError};
 
+/// A version of CUDA or of a GPU's compute capability. It prints as `12.4`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    /// The number before the point.
+    pub major: u32,
+    /// The number after the point.
+    pub minor: u32,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
 /// An error of this crate.
 ///
 /// "Not ready yet" is never an error. A call that asks for it returns it as a value.
@@ -71,12 +86,12 @@ pub enum Error {
         reason: String,
     },
     /// The NVIDIA driver is older than this crate needs.
-    #[error("the NVIDIA driver supports CUDA {}.{}, but {}.{} or newer is needed: update the driver", found.0, found.1, needed.0, needed.1)]
+    #[error("the NVIDIA driver supports CUDA {found}, but {needed} or newer is needed: update the driver")]
     DriverTooOld {
-        /// The newest CUDA version that the driver supports: major, minor.
-        found: (u32, u32),
-        /// The oldest CUDA version that has every function used: major, minor.
-        needed: (u32, u32),
+        /// The newest CUDA version that the driver supports.
+        found: Version,
+        /// The oldest CUDA version that has every function used.
+        needed: Version,
     },
     /// The device number is past the last one.
     #[error("there is no cuda:{ordinal}: this machine has {}", counted(*count, "CUDA device"))]
@@ -287,8 +302,8 @@ pub enum NotFound {
     Architecture {
         /// The architectures that the files are for.
         targets: String,
-        /// The compute capability of the device: major, minor.
-        capability: (u32, u32),
+        /// The compute capability of the device.
+        capability: Version,
     },
     /// More than one PTX file for the same architecture has an entry of this name.
     Twice,
@@ -306,10 +321,10 @@ impl fmt::Display for NotFound {
                  which compiler it lacks; until then the kernels of this crate run on the CPU device only"
             ),
             Self::Absent => f.write_str("the PTX of its crate has no such entry: build the PTX again from this source"),
-            Self::Architecture { targets, capability: (major, minor) } => write!(
+            Self::Architecture { targets, capability } => write!(
                 f,
                 "the PTX of its crate has this entry for {targets} only, and the device has compute capability \
-                 {major}.{minor}"
+                 {capability}"
             ),
             Self::Twice => f.write_str("two PTX files of its crate have such an entry"),
             Self::Other(origin) => write!(f, "the PTX of its crate has this entry from `{origin}`"),

@@ -142,6 +142,7 @@ mod runtime;
 mod scope;
 mod shared;
 pub mod simt;
+mod size;
 mod stream;
 mod timeline;
 mod transitions;
@@ -149,7 +150,7 @@ mod transitions;
 pub use any_stream::{AnyStream, PerThread, Scoped, StreamPool};
 pub use brand::{Brand, LiveBrand, Tag, Within};
 pub use driver::beside_captures;
-pub use error::{Error, LaunchError, NotFound, RangeError, Result, Returned};
+pub use error::{Error, LaunchError, NotFound, RangeError, Result, Returned, Version};
 #[doc(hidden)]
 pub use event::Splitter;
 pub use event::{Event, EventFuture, QueryResult, TimedEvent, Unzip};
@@ -164,11 +165,12 @@ pub use resource::{Bundle, LeafResource, On, Resource};
 #[doc(hidden)]
 pub use resource::{Leaf, LeafInfo, Producer, Token};
 pub use ring::Ring;
-pub use runtime::device::{Device, DeviceKind};
+pub use runtime::device::{Device, DeviceKind, OpenedDevice};
 pub use runtime::stream::StreamOptions;
 pub use runtime::sync_stats::{HostWait, HostWaits, SyncReport, SyncStats};
 pub use scope::{At, DeviceRank, for_each_device};
 pub use shared::{Shared, SharedRead};
+pub use size::Size;
 pub use stream::Stream;
 pub use thalweg_simt::cpu::{BlockError, Fault, Finding};
 #[doc(hidden)]
@@ -198,6 +200,8 @@ mod pages {
     mod default_streams {}
     #[doc = include_str!("../docs/safe-kernels.md")]
     mod safe_kernels {}
+    #[doc = include_str!("../docs/serving.md")]
+    mod serving {}
     #[doc = include_str!("../docs/streams.md")]
     mod streams {}
 }

@@ -184,7 +184,7 @@ pub unsafe trait Resource: Sized + Send + 'static {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not ordered by stream `{S}`",
     label = "not a resource on `{S}`",
-    note = "only what stream `{S}` orders can be recorded, handed on or shared by it: `bind` it first, or `hand` it over from its stream"
+    note = "only what stream `{S}` orders can be recorded, handed on or shared by it: `bind` it first, or `hand_off` it from its stream"
 )]
 pub unsafe trait Bundle<S: Brand>: Sized {
     /// The same resource, idle.

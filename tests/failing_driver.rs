@@ -42,8 +42,8 @@ fn program() {
     for warning in WARNINGS.lock().unwrap().iter() {
         println!("= warning {warning}");
     }
-    let (_, why) = Device::from_environment().unwrap();
-    println!("= line {}", why.unwrap_or_default());
+    let fallback = Device::from_env().unwrap().fallback;
+    println!("= line {}", fallback.unwrap_or_default());
     match Device::cuda(0) {
         Ok(_) => println!("= opened"),
         Err(error) => println!("= {} {error}", if error.means_no_gpu() { "absent" } else { "fails" }),

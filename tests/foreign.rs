@@ -23,6 +23,20 @@ fn foreign(device: Device) -> Vec<(&'static str, ForeignStream)> {
     all
 }
 
+/// On the CPU device, a stream of this crate stands in for a default stream. It goes back only
+/// with the value.
+#[test]
+fn nobody_else_gets_the_stream_that_stands_in() {
+    let cpu = Device::new_cpu().unwrap();
+    let theirs = ForeignStream::legacy(cpu).unwrap();
+    let its = theirs.enter(|s| s.unique_id());
+    let ours: Vec<_> = (0..4).map(|_| AnyStream::new(cpu).unwrap()).collect();
+    assert!(ours.iter().all(|stream| stream.enter(|s| s.unique_id()) != its));
+    drop(theirs);
+    let next = AnyStream::new(cpu).unwrap().enter(|s| s.unique_id());
+    assert_eq!(next, its, "it is used again");
+}
+
 #[test]
 fn each_side_waits_for_the_other() {
     for &device in devices() {

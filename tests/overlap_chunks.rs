@@ -409,6 +409,38 @@ fn nothing_is_lost(device: Device, test: impl FnOnce(&PinnedPool)) {
 }
 
 #[test]
+fn interleaved_needs_as_much_memory_for_many_chunks_as_for_few() {
+    let _alone = alone();
+    let device = Device::new_cpu().unwrap();
+    let lanes = &streams(device, 3);
+    let peak = |chunks: usize| {
+        let mut most = 0;
+        nothing_is_lost(device, |pool| {
+            let free = device.free_memory().unwrap();
+            let mut input = pool.take::<u8>(chunks * 1024).unwrap();
+            input.fill(7);
+            let split = Chunks::of_items(chunks, 1024, 1024);
+            let (input, output) = interleaved(
+                lanes,
+                input,
+                split,
+                |s, x, y: &mut DeviceSlice<_, u8>| {
+                    most = most.max(free - device.free_memory()?);
+                    s.copy(x, y)
+                },
+                &Timeline::disabled(),
+            )
+            .unwrap();
+            assert_eq!(*input, *output);
+        });
+        most
+    };
+    let few = peak(9);
+    assert!(few > 0);
+    assert_eq!(peak(90), few);
+}
+
+#[test]
 fn a_step_that_fails_loses_nothing() {
     let _alone = alone();
     let off = &Timeline::disabled();

@@ -174,3 +174,17 @@ fn a_vector_without_bytes_is_registered_as_nothing() {
         AnyStream::new(device).unwrap().enter(|s| drop(s.bind(buffer).unwrap()));
     }
 }
+
+/// What a pool kept serves the device's own pool, which counts it.
+#[test]
+fn the_device_keeps_what_a_dropped_pool_has_kept() {
+    let cpu = Device::new_cpu().unwrap();
+    let home = cpu.pinned_pool();
+    let before = home.cached();
+    let pool = PinnedPool::new(cpu, 1 << 20);
+    drop([pool.take::<u8>(1000).unwrap(), pool.take::<u8>(5000).unwrap()]);
+    let kept = pool.cached();
+    assert!(pool.in_use() == 0 && kept >= 6000, "{kept}");
+    drop(pool);
+    assert_eq!((home.in_use(), home.cached()), (0, before + kept));
+}

@@ -39,7 +39,7 @@ fn graphs(bench: &mut Bencher, scene: &Scene, name: &str, query: Option<(Head, Q
     for i in 0..scene.turns() {
         let mut rgb = stream.alloc(scene.batch(i).len())?;
         stream.copy(scene.batch(i), &mut rgb)?;
-        let workspace = pipeline.workspace(&stream, &vec![[height, width]; images])?;
+        let workspace = pipeline.workspace(&stream, &vec![thalweg::Size::new(height, width); images])?;
         let captured = stream.capture((rgb, workspace), |s, (rgb, workspace)| workspace.enqueue(s, rgb))?;
         turns.push((captured.0, Some(captured.1)));
     }

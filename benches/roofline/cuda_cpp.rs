@@ -74,7 +74,7 @@ pub(crate) fn kernels(bench: &mut Bencher, photo: &Photo, scratch: &Path) -> Vec
 impl Kernel {
     /// As nvcc makes it for this device.
     fn new(bench: &Bencher, version: &'static Version, scratch: &Path) -> Result<Self> {
-        let (major, minor) = bench.device.compute_capability().ok_or("this is no GPU")?;
+        let thalweg::Version { major, minor } = bench.device.compute_capability().ok_or("this is no GPU")?;
         let (source, cubin) = (scratch.join("textures.cu"), scratch.join("textures.cubin"));
         std::fs::write(&source, include_str!("../peers/textures.cu"))?;
         let output = Command::new(nvcc()?)

@@ -137,13 +137,13 @@ fn run() -> Result {
 
 fn measure(options: &Options) -> Result<Record> {
     let start = Instant::now();
-    let (device, why) = match &options.device {
+    let thalweg::OpenedDevice { device, fallback, .. } = match &options.device {
         Some(name) => Device::open(name)?,
-        None => Device::from_environment()?,
+        None => Device::from_env()?,
     };
     let photo = Photo::new();
     let mut bench = Bencher::new(device, options.quick, options.only.clone(), options.profile)?;
-    if let Some(why) = why {
+    if let Some(why) = fallback {
         println!("{why}");
     }
     let (sizes, contents): (&[Size], &[Content]) = match (options.quick, bench.is_gpu()) {

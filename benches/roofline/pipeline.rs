@@ -27,7 +27,7 @@ pub(crate) fn measure(bench: &mut Bencher, limits: &Limits, size: Size, content:
     // The first round captures the graphs and writes the image into the page-locked memory of each
     // frame. Later rounds find it there.
     let mut frames = (0..pipeline.depth())
-        .map(|_| pipeline.frame(&[[size.height, size.width]]))
+        .map(|_| pipeline.frame(&[thalweg::Size::new(size.height, size.width)]))
         .collect::<thalweg::Result<Vec<_>>>()?;
     for frame in &mut frames {
         frame.image_mut(0).copy_from_slice(&data);
@@ -61,7 +61,7 @@ fn run(pipeline: &Pipeline, size: Size, images: usize) -> Result {
         {
             settle(pipeline, first)?;
         }
-        under_way.push_back(pipeline.submit(pipeline.frame(&[[size.height, size.width]])?)?);
+        under_way.push_back(pipeline.submit(pipeline.frame(&[thalweg::Size::new(size.height, size.width)])?)?);
     }
     under_way.into_iter().try_for_each(|tokens| settle(pipeline, tokens))
 }

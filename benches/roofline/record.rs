@@ -138,8 +138,8 @@ impl Record {
         let mut machine = Map::new();
         let mut put = |name: &str, value: Value| machine.insert(name.into(), value);
         put("device", json!(device.name()));
-        if let Some((major, minor)) = device.driver_version() {
-            put("driver for CUDA", json!(format!("{major}.{minor}")));
+        if let Some(version) = device.driver_version() {
+            put("driver for CUDA", json!(version.to_string()));
         }
         put("host threads", json!(std::thread::available_parallelism().map_or(1, usize::from)));
         put("date", json!(today()));

@@ -4,19 +4,22 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use thalweg::{Device, DeviceKind};
+use thalweg::{Concurrency, Device, DeviceKind, Version, concurrency_check, stream_tags};
 
 use crate::args::DevicesArgs;
 use crate::output;
+
+stream_tags!(Left, Right);
 
 /// Lists the devices, and says which one a run would use. If that device cannot be used, prints the
 /// list before it returns the error.
 pub(crate) fn run(args: &DevicesArgs) -> Result<ExitCode, String> {
     let Seen { devices, best, note, used } = look(
-        || Device::open("auto").map_err(|e| e.to_string()),
+        || Device::open("auto").map(|opened| (opened.device, opened.fallback)).map_err(|e| e.to_string()),
         (args.device.name != "auto").then_some(|| args.device.open().map(|(device, _)| device)),
         Device::all,
     )?;
+    let check = used.as_ref().ok().filter(|_| args.check).map(check).transpose()?;
     let text = if args.json {
         let list: Vec<Value> = devices.iter().map(describe).collect();
         let document = json!({
@@ -24,6 +27,12 @@ pub(crate) fn run(args: &DevicesArgs) -> Result<ExitCode, String> {
             "auto": best.to_string(),
             "auto_note": note,
             "used": used.as_ref().ok().map(Device::to_string),
+            "check": check.map(|check| json!({
+                "in_turn_ns": check.in_turn.as_nanos() as u64,
+                "together_ns": check.together.as_nanos() as u64,
+                "overlap": check.overlap,
+                "at_once": check.at_once(),
+            })),
             "devices": list,
         });
         format!("{document:#}\n")
@@ -33,10 +42,23 @@ pub(crate) fn run(args: &DevicesArgs) -> Result<ExitCode, String> {
             let why = if args.device.name == "auto" { "as auto chooses" } else { "as --device or THALWEG_DEVICE says" };
             _ = writeln!(text, "used: {used} ({why})");
         }
+        if let Some(check) = check {
+            _ = writeln!(text, "check: {check}");
+            if !check.at_once() {
+                text += "  they can take turns because other work fills the device, because a debugger or a profiler\n  \
+                         serializes kernels, or because CUDA_DEVICE_MAX_CONNECTIONS is small\n";
+            }
+        }
         text
     };
     output::print(&text)?;
     used.map(|_| ExitCode::SUCCESS)
+}
+
+/// Measures whether two streams of the device run at once.
+fn check(device: &Device) -> Result<Concurrency, String> {
+    let measured = device.stream::<Left>().and_then(|left| concurrency_check(&left, &device.stream::<Right>()?));
+    measured.map_err(|e| format!("{device}: the streams could not be checked: {e}"))
 }
 
 struct Seen {
@@ -62,7 +84,7 @@ fn look(
 }
 
 fn describe(device: &Device) -> Value {
-    let dotted = |version: Option<(u32, u32)>| version.map(|(major, minor)| format!("{major}.{minor}"));
+    let dotted = |version: Option<Version>| version.map(|version| version.to_string());
     json!({
         "id": device.to_string(),
         "kind": format!("{:?}", device.kind()).to_lowercase(),
@@ -96,11 +118,11 @@ fn table(devices: &[Device], best: &Device, note: Option<&str>) -> String {
             (first, last) => format!("{first} (first) to {last} (last)"),
         };
         line("stream priorities", priorities);
-        if let Some((major, minor)) = device.compute_capability() {
-            line("compute capability", format!("{major}.{minor}"));
+        if let Some(version) = device.compute_capability() {
+            line("compute capability", version.to_string());
         }
-        if let Some((major, minor)) = device.driver_version() {
-            line("driver", format!("CUDA {major}.{minor}"));
+        if let Some(version) = device.driver_version() {
+            line("driver", format!("CUDA {version}"));
         }
     }
     if let Some(note) = note {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use thalweg::{Device, Result};
+use thalweg::{Device, Result, Size};
 use thalweg_vision::{Head, Image, Pipeline, PipelineOptions, Query, TokenSet, arr_coc_0_1};
 
 use crate::args::{Precision, TokensArgs};
@@ -104,10 +104,10 @@ impl Engine {
 
 impl Outcome {
     /// Returns the tensors of the file, in order of name.
-    pub(crate) fn tensors(&self, size: [u32; 2], precision: Precision) -> Vec<Tensor<'_>> {
+    pub(crate) fn tensors(&self, size: Size, precision: Precision) -> Vec<Tensor<'_>> {
         match self {
             Self::Tokens(set) => {
-                let [gh, gw] = set.grid.map(|n| n as usize);
+                let [gh, gw] = set.grid.sides().map(|n| n as usize);
                 let (selected, count) = (set.patch_id.len(), set.len());
                 let mut tensors = vec![
                     ("cu_seqlens", I32(&set.cu_seqlens), vec![selected + 1]),
@@ -126,7 +126,7 @@ impl Outcome {
                     ("sides", I32(&set.sides), vec![gh, gw]),
                 ]);
                 if let Some(planes) = &set.textures {
-                    let [height, width] = size.map(|n| n as usize);
+                    let [height, width] = size.sides().map(|n| n as usize);
                     tensors.push(("textures", F32(planes), vec![13, height, width]));
                 }
                 let tokens = match &set.halves {
@@ -152,10 +152,10 @@ impl Outcome {
 
     /// Returns the rows and columns of patches, the number of selected patches and the number of
     /// tokens.
-    pub(crate) fn counts(&self) -> ([u32; 2], usize, usize) {
+    pub(crate) fn counts(&self) -> (Size, usize, usize) {
         match self {
             Self::Tokens(set) => (set.grid, set.patch_id.len(), set.len()),
-            Self::Maps(maps) => ([arr_coc_0_1::SIDE as u32; 2], maps.topk.len(), 0),
+            Self::Maps(maps) => ([arr_coc_0_1::SIDE as u32; 2].into(), maps.topk.len(), 0),
         }
     }
 

@@ -85,7 +85,7 @@ fn scale(height: u32, width: u32, patch: u32, hi: u32) -> f64 {
 fn shade(color: [f32; 3], at: [f64; 2], scale: f64, set: &TokenSet, used: &RangeInclusive<u32>) -> [f32; 3] {
     let patch = f64::from(set.patch);
     let [row, column] = at.map(|v| (v / patch) as usize);
-    let side = set.sides[row * set.grid[1] as usize + column];
+    let side = set.sides[row * set.grid.width as usize + column];
     let extent = [f64::from(set.height), f64::from(set.width)];
     // The patch's start and length. The lower and the right edge of the photograph cut patches.
     let start = [row, column].map(|i| i as f64 * patch);
@@ -155,7 +155,7 @@ struct Legend {
 
 impl Legend {
     fn new(page: u32) -> Self {
-        Self { size: (f64::from(page) / 62.0).clamp(10.0, 24.0), page }
+        Self { size: (f64::from(page) / 62.0).clamp(10.0, lettering::LARGEST), page }
     }
 
     fn height(&self) -> u32 {

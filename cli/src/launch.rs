@@ -9,10 +9,45 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use thalweg_collective::{StoreLimits, StoreServer};
 
-use crate::args::LaunchArgs;
+use crate::args::number;
 use crate::output;
+
+pub(crate) const NOTES: &str = "\
+Examples:
+  thalweg launch -n 2 -- target/release/examples/all_reduce
+      runs a program that joins the ranks by World::from_env of thalweg-collective
+
+  thalweg launch -n 2 -- thalweg train photos/ --out model.safetensors
+      trains on two GPUs, or on two CPU devices if there is no GPU";
+
+pub(crate) const ABOUT: &str = "\
+Run a program as several processes of this machine, each a rank.
+
+Each process gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR
+and MASTER_PORT, as with torchrun, and the address and the secret of a store in
+which programs that use thalweg-collective meet. Its lines of output have its
+rank before them; its standard input is empty. If a rank fails, the others have
+5 seconds to end; then they are killed, and so they are after Ctrl-C or SIGTERM.
+The exit code is that of the first rank that failed, or 128 plus the number of
+the signal that ended it.";
+
+#[derive(Debug, Args)]
+pub(crate) struct LaunchArgs {
+    /// The number of processes
+    #[arg(short = 'n', long = "ranks", value_name = "N", allow_hyphen_values = true, value_parser = size)]
+    pub(crate) ranks: usize,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub(crate) program: Vec<OsString>,
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    number(text, "a whole number of processes, 1 to 1024", |n| (1..=1024).contains(n))
+}
 
 /// The time that the other ranks have to end by themselves after one has failed. Ranks that are in
 /// an operation with it end with an error that names it.
@@ -39,6 +74,7 @@ impl Drop for Ranks {
 pub(crate) enum Output {
     /// Each line gets the number of its rank.
     Numbered,
+    #[cfg_attr(not(feature = "train"), expect(dead_code))] // only `train --gpus` asks for it
     AsItIs,
 }
 

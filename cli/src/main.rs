@@ -1,40 +1,47 @@
 //! The command `thalweg` turns photographs into adaptive visual tokens.
 //!
-//! `args` parses the command line. `tokens`, `augment`, `process`, `train`, `predict` and `devices`
-//! are subcommands. `tokens` finds the photographs (`inputs`), decodes them (`photos`), computes
-//! the results (`engine`), draws which patches got tokens (`heatmap`), writes files that are either
-//! whole or absent (`output`) and reports what it did (`report`). `devices` lists the devices.
-//! `launch` runs a program as several ranks.
+//! `command` parses the command line (`args`). `tokens`, `augment`, `process`, `train`, `predict`
+//! and `devices` are subcommands. `tokens` finds the photographs (`inputs`), decodes them
+//! (`photos`), computes the results (`engine`), draws which patches got tokens (`heatmap`), writes
+//! files that are either whole or absent (`output`) and reports what it did (`report`). `devices`
+//! lists the devices. `launch` runs a program as several ranks.
 
 mod args;
 mod augment;
+mod command;
 mod devices;
 mod engine;
 mod heatmap;
 mod inputs;
+#[cfg(feature = "ranks")]
 mod launch;
 mod output;
 mod photos;
+#[cfg(feature = "train")]
 mod predict;
 mod process;
 mod report;
 mod tokens;
+#[cfg(feature = "train")]
 mod train;
 
 use std::process::ExitCode;
 
-use args::Command;
+use command::Command;
 
 fn main() -> ExitCode {
-    let done = match args::parse() {
+    let done = match command::parse() {
         Command::Tokens(run) => tokens::run(&run),
         Command::Augment(args) => augment::run(&args),
         Command::Process(args) => process::run(&args),
+        #[cfg(feature = "train")]
         Command::Train(args) => train::run(&args),
+        #[cfg(feature = "train")]
         Command::Predict(args) => predict::run(&args),
         Command::Devices(list) => devices::run(&list),
+        #[cfg(feature = "ranks")]
         Command::Launch(launch) => launch::run(&launch),
-        Command::Completions { shell } => output::print(&args::completions(shell)).map(|()| ExitCode::SUCCESS),
+        Command::Completions { shell } => output::print(&command::completions(shell)).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
         output::say(format_args!("thalweg: {error}"));

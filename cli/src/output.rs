@@ -12,7 +12,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use safetensors::Dtype;
+use safetensors::{Dtype, SafeTensorError};
+use serde_json::Value;
 use tempfile::NamedTempFile;
 
 /// Held while temporary files exist.
@@ -53,15 +54,30 @@ pub(crate) fn write(
     let _whole = writing();
     let (path, tensors, metadata) = tensors;
     let views = tensors.iter().map(|(name, data, shape)| (*name, View(data, shape)));
-    let bytes =
-        thalweg_train::__serialize(views, metadata).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    let bytes = serialize(views, metadata).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
     let first = stage(path, |file| file.write_all(&bytes))?;
     let second = heatmap.map(|(path, png)| stage(path, |file| file.write_all(png))).transpose()?;
     publish(first)?;
     second.map_or(Ok(()), publish)
 }
 
+/// Returns a safetensors file. Equal tensors and metadata give equal bytes: the crate takes the
+/// metadata from a hash map, so the header is sorted here.
+fn serialize<'n>(
+    tensors: impl IntoIterator<Item = (&'n str, View<'n>)>,
+    metadata: &BTreeMap<String, String>,
+) -> Result<Vec<u8>, SafeTensorError> {
+    let mut file = safetensors::serialize(tensors, Some(metadata.clone().into_iter().collect()))?;
+    if let Some((&mut len, rest)) = file.split_first_chunk_mut() {
+        let header = &mut rest[..u64::from_le_bytes(len) as usize];
+        let sorted: BTreeMap<String, BTreeMap<String, Value>> = serde_json::from_slice(header)?;
+        serde_json::to_writer(header, &sorted)?; // the same length, so the spaces behind it stay
+    }
+    Ok(file)
+}
+
 /// Runs a function that writes files. Ctrl-C ends the process only before or after it.
+#[cfg(feature = "train")]
 pub(crate) fn whole<T>(write: impl FnOnce() -> T) -> T {
     let _whole = writing();
     write()

@@ -3,12 +3,12 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use thalweg::{Device, DeviceBuffer, DeviceKind, Error, Event};
+use thalweg::{Device, DeviceBuffer, DeviceKind, Error, Event, Size};
 use thalweg_loader::{
     BatchEvents, DecodeBackend, DecodeError, ImageSink, Loader, LoaderOptions, Source, UploadMode, decode_photo,
     read_photo,
 };
-use thalweg_vision::{Image, Pipeline, TokenSet};
+use thalweg_vision::Image;
 
 use crate::args::DecodeArg;
 use crate::inputs::STDIN;
@@ -42,7 +42,7 @@ type OnDevice = Event<DeviceBuffer<u8>>;
 pub(crate) enum Pixels {
     Host(Vec<Image>),
     /// Height and width of each, and its pixels.
-    Device(Vec<([u32; 2], OnDevice)>),
+    Device(Vec<(Size, OnDevice)>),
 }
 
 /// Decoded photographs and those that could not be decoded, with their places in the list.
@@ -54,9 +54,9 @@ pub(crate) struct Chunk {
 
 impl Pixels {
     /// Returns height and width of each photograph.
-    pub(crate) fn sizes(&self) -> Vec<[u32; 2]> {
+    pub(crate) fn sizes(&self) -> Vec<Size> {
         match self {
-            Self::Host(images) => images.iter().map(|image| [image.height(), image.width()]).collect(),
+            Self::Host(images) => images.iter().map(Image::size).collect(),
             Self::Device(images) => images.iter().map(|(size, _)| *size).collect(),
         }
     }
@@ -68,21 +68,10 @@ impl Pixels {
             Self::Device(images) => images.into_iter().map(|(size, pixels)| download(size, pixels)).collect(),
         }
     }
-
-    /// Makes the tokens of each photograph.
-    pub(crate) fn tokens(self, pipeline: &Pipeline) -> Vec<thalweg::Result<TokenSet>> {
-        match self {
-            Self::Host(images) => pipeline.run(&images),
-            Self::Device(images) => {
-                let sets = pipeline.run_pixels(images).into_iter();
-                sets.map(|set| set.map_err(|returned| returned.error)).collect()
-            }
-        }
-    }
 }
 
 /// Brings a photograph to the host.
-pub(crate) fn download([height, width]: [u32; 2], pixels: OnDevice) -> thalweg::Result<Image> {
+pub(crate) fn download(Size { height, width }: Size, pixels: OnDevice) -> thalweg::Result<Image> {
     let rgb = pixels.device().per_thread(|stream| {
         let pixels = stream.wait(pixels).map_err(|r| r.error)?;
         stream.read_blocking(pixels.slice(..3 * height as usize * width as usize)?)
@@ -124,7 +113,8 @@ impl Photos {
             (true, DeviceKind::Cpu) => (DecodeBackend::Device, UploadMode::Sequential),
             (true, _) => (DecodeBackend::Device, UploadMode::Streams),
         };
-        let options = LoaderOptions::default()
+        let options = LoaderOptions::from_env()
+            .map_err(|e| e.to_string())?
             .with_batch_size(1)
             .with_prefetch(CHUNK_IMAGES)
             .with_pinned_budget(PINNED_BYTES)
@@ -159,13 +149,13 @@ impl Photos {
             match item {
                 Ok(batch) if self.on_device => {
                     let BatchEvents { rgb, sizes, indices, .. } = batch.unzip();
-                    bytes += sizes[0].map(|side| side as usize).iter().product::<usize>() * bytes_per_pixel;
+                    bytes += sizes[0].area() as usize * bytes_per_pixel;
                     on_device.push((sizes[0], rgb));
                     inputs.push(indices[0] as usize);
                 }
                 Ok(batch) => {
                     let mut batch = batch.synchronize().map_err(|r| r.to_string())?;
-                    let [height, width] = batch.sizes[0];
+                    let Size { height, width } = batch.sizes[0];
                     let image = if batch.images[0].is_empty() {
                         // The loader could not page-lock the memory of this photograph.
                         Image::new(height, width, batch.pixels(0).to_vec())

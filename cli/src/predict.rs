@@ -1,13 +1,14 @@
 //! The subcommand `thalweg predict`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::Args;
 use thalweg::stream_tags;
 use thalweg_train::{Tensors, TokenTransformer};
 use thalweg_vision::{Pipeline, TokenParams};
 
-use crate::args::PredictArgs;
+use crate::args::{DecodeArg, DeviceArg};
 use crate::inputs::STDIN;
 use crate::output::{self, say};
 use crate::photos::Photos;
@@ -15,6 +16,37 @@ use crate::train::data::{Packed, Tokens};
 use crate::train::{CLASSES, TOKENS, value};
 
 stream_tags!(Work);
+
+pub(crate) const NOTES: &str = "\
+Examples:
+  thalweg predict model.safetensors digits/3/*.png
+      prints a line for each, such as: digits/3/0042.png\t3\t0.998120
+
+  camera-snapshot | thalweg predict model.safetensors -
+      reads one photograph from standard input
+
+Exit code:
+  0  all photographs have a line
+  1  something failed; a line on standard error names each photograph without one
+  2  wrong usage";
+
+#[derive(Debug, Args)]
+pub(crate) struct PredictArgs {
+    /// A model that `thalweg train` wrote
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: PathBuf,
+
+    /// PNG, JPEG or WebP files, or - for an image on standard input; a line for each: path, class
+    /// and probability, separated by tabs
+    #[arg(required = true, value_name = "image|-")]
+    pub(crate) images: Vec<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) device: DeviceArg,
+
+    #[command(flatten)]
+    pub(crate) decode: DecodeArg,
+}
 
 /// Runs the subcommand: prints path, class and probability of each image, in order.
 pub(crate) fn run(args: &PredictArgs) -> Result<ExitCode, String> {
@@ -28,7 +60,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<ExitCode, String> {
     let mut model = TokenTransformer::<_, f32>::from_tensors(&stream, &file).map_err(|e| e.to_string())?;
     if model.config().num_classes != classes.len() || model.config().input_dim != thalweg_vision::PLANES {
         let what = format!("the weights are not those of a model with the classes {classes:?}");
-        return Err(file.wrong(what).to_string());
+        return Err(file.format_error(what).to_string());
     }
     let pipeline = Pipeline::new(device, params).map_err(|e| e.to_string())?;
     let mut photos = Photos::open(device, &args.images, &args.decode)?;

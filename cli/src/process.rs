@@ -10,7 +10,8 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use thalweg::simt::{bf16, f16};
-use thalweg::{Device, Event, Stream, stream_tags};
+use thalweg::{Device, Event, Size, Stream, stream_tags};
+use thalweg_processor::grids::WindowIndex;
 use thalweg_processor::{
     CLIP, DeviceImage, DeviceProcessor, HALF, IMAGENET, InputElement, InputFormat, InputLayout, Processor,
     ProcessorParams, Resampler, Style,
@@ -137,7 +138,7 @@ halves!(f16 bf16);
 /// A photograph that is done.
 struct Done<E> {
     index: usize,
-    size: [u32; 2],
+    size: Size,
     pixel_values: Vec<E>,
 }
 
@@ -213,7 +214,7 @@ impl<'a, E: Stored> Run<'a, E> {
 
     fn process(
         &mut self,
-        [height, width]: [u32; 2],
+        Size { height, width }: Size,
         rgb: Event<thalweg::DeviceBuffer<u8>>,
     ) -> thalweg_processor::Result<Vec<E>> {
         let bytes = 3 * height as usize * width as usize;
@@ -225,8 +226,8 @@ impl<'a, E: Stored> Run<'a, E> {
         let image = DeviceImage { start: 0, height, width };
         let inputs = self.processor.process(&self.stream, &rgb, &[image])?;
         let inputs = self.stream.wait(inputs).map_err(|returned| returned.error)?;
-        if let Some((_, error)) = inputs.layout.errors().first() {
-            return Err(error.clone());
+        if let Some(refused) = inputs.layout.errors().first() {
+            return Err(refused.error.clone());
         }
         let pixel_values = self.stream.read_blocking(&inputs.pixel_values)?;
         self.processor.recycle(self.stream.record(inputs)?);
@@ -302,9 +303,9 @@ impl<'a, E: Stored> Run<'a, E> {
         if let Some(mask) = &mask {
             tensors.push(("pixel_attention_mask", I32(mask), vec![n, mask.len() / n]));
         }
-        if let Some((order, ends)) = &windows {
+        if let Some(WindowIndex { order, cu_seqlens }) = &windows {
             tensors.push(("window_index", I64(order), vec![order.len()]));
-            tensors.push(("cu_window_seqlens", I32(ends), vec![ends.len()]));
+            tensors.push(("cu_window_seqlens", I32(cu_seqlens), vec![cu_seqlens.len()]));
         }
         let sources: Vec<_> = indices.iter().map(|index| self.name(*index).display().to_string()).collect();
         let params = self.processor.processor().params();
@@ -323,10 +324,10 @@ impl<'a, E: Stored> Run<'a, E> {
     fn report(&self, written: &[PathBuf]) -> Result<ExitCode, String> {
         let total = self.done.len() + self.failures.len();
         if self.args.json {
-            let grid = |done: &Done<E>| self.processor.processor().patch_grid(done.size).ok();
+            let grid = |done: &Done<E>| self.processor.processor().patch_grid(done.size).ok().map(Size::sides);
             let image = |done: &Done<E>| {
                 let path = self.name(done.index).display().to_string();
-                json!({"path": path, "height": done.size[0], "width": done.size[1], "grid": grid(done)})
+                json!({"path": path, "height": done.size.height, "width": done.size.width, "grid": grid(done)})
             };
             let failure =
                 |failure: &Failure| json!({"path": failure.path.display().to_string(), "error": failure.error});

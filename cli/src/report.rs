@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use thalweg::Device;
+use thalweg::{Device, Size};
 
 use crate::args::{Profile, TokensArgs};
 
@@ -79,21 +80,46 @@ pub(crate) struct Done {
     pub(crate) heatmap: Option<PathBuf>,
     pub(crate) height: u32,
     pub(crate) width: u32,
-    pub(crate) grid: [u32; 2],
+    pub(crate) grid: Size,
     pub(crate) selected: usize,
     pub(crate) tokens: usize,
 }
 
-/// Counts of how photographs were decoded.
-#[derive(Clone, Debug, Default)]
+/// Counts of how photographs were decoded. Reports have the JPEG files as `jpeg`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Decoded {
     /// The time that all threads together spent on it.
+    #[serde(skip)]
     pub(crate) time: Duration,
     /// JPEG files that the device decoded, and that the host did.
+    #[serde(rename = "on_device")]
     pub(crate) jpeg_on_device: u64,
+    #[serde(rename = "on_host")]
     pub(crate) jpeg_on_host: u64,
     /// The reasons why files that the device was to decode left it for the host, with their counts.
     pub(crate) left_device: BTreeMap<String, u64>,
+}
+
+impl Decoded {
+    /// Adds the counts of other photographs.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.time += other.time;
+        self.jpeg_on_device += other.jpeg_on_device;
+        self.jpeg_on_host += other.jpeg_on_host;
+        for (why, count) in other.left_device {
+            *self.left_device.entry(why).or_default() += count;
+        }
+    }
+}
+
+/// Returns the entry of a report that names a device. `note` says why it is the CPU.
+pub(crate) fn device(device: Device, note: Option<&str>) -> Value {
+    json!({ "id": device.to_string(), "name": device.name(), "note": note })
+}
+
+/// Returns the entry of a report for an input that failed.
+pub(crate) fn failure(path: &Path, error: &str) -> Value {
+    json!({ "source": path.to_string_lossy(), "error": error })
 }
 
 /// The report of a run.
@@ -146,15 +172,14 @@ impl Report {
                     "heatmap": done.heatmap.as_deref().map(text),
                     "height": done.height,
                     "width": done.width,
-                    "grid": done.grid,
+                    "grid": done.grid.sides(),
                     "patches": done.patches(),
                     "selected": done.selected,
                     "tokens": done.tokens,
                 })
             })
             .collect();
-        let failed: Vec<Value> =
-            self.failures.iter().map(|f| json!({ "source": text(&f.path), "error": f.error })).collect();
+        let failed: Vec<Value> = self.failures.iter().map(|f| failure(&f.path, &f.error)).collect();
         let skipped: Vec<Value> =
             self.skipped.iter().map(|s| json!({ "source": text(&s.path), "why": s.why.names()[0] })).collect();
         // The files' metadata holds the same parameters as strings. Here, numbers are JSON numbers,
@@ -169,18 +194,14 @@ impl Report {
         json!({
             "thalweg": env!("CARGO_PKG_VERSION"),
             "format_version": FORMAT_VERSION,
-            "device": { "id": self.device.to_string(), "name": self.device.name(), "note": self.note },
+            "device": device(self.device, self.note.as_deref()),
             "parameters": parameters,
             "images": images,
             "failed": failed,
             "skipped": skipped,
             "patches": self.patches(),
             "tokens": self.tokens(),
-            "jpeg": {
-                "on_device": self.decoded.jpeg_on_device,
-                "on_host": self.decoded.jpeg_on_host,
-                "left_device": self.decoded.left_device,
-            },
+            "jpeg": self.decoded,
             "seconds": seconds,
             "wall_seconds": self.wall.as_secs_f64(),
         })
@@ -219,11 +240,12 @@ impl Report {
         if let Some(jpeg) = self.jpeg() {
             line("JPEG files", jpeg);
         }
-        for (stage, time) in &self.stages {
+        // The run does not have a stage without time, such as textures without --textures.
+        for (stage, time) in self.stages.iter().filter(|(_, time)| !time.is_zero()) {
             let note = if *stage == "decode" { "  (while the rest runs)" } else { "" };
-            line(stage, format!("{:>9.1} ms{note}", time.as_secs_f64() * 1e3));
+            line(stage, format!("{:>9.2} ms{note}", time.as_secs_f64() * 1e3));
         }
-        line("wall time", format!("{:>9.1} ms", self.wall.as_secs_f64() * 1e3));
+        line("wall time", format!("{:>9.2} ms", self.wall.as_secs_f64() * 1e3));
         text
     }
 
@@ -252,6 +274,6 @@ impl Report {
 
 impl Done {
     fn patches(&self) -> u64 {
-        u64::from(self.grid[0]) * u64::from(self.grid[1])
+        self.grid.area()
     }
 }

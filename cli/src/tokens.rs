@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use thalweg::{Device, DeviceKind, Error, Returned};
+use thalweg::{Device, DeviceKind, Error, Returned, Size};
 use thalweg_vision::{Head, Image, Query, TokenSet};
 
 use crate::args::{Profile, TokensArgs};
@@ -118,7 +118,7 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report:
 /// A photograph whose result is there: its height and width, and its pixels if they are on the
 /// host.
 struct Photo {
-    size: [u32; 2],
+    size: Size,
     image: Option<Image>,
 }
 
@@ -163,7 +163,7 @@ impl<'a> Runner<'a> {
         match (pixels, &self.engine) {
             (Pixels::Device(images), Engine::Pipeline(pipeline)) if !self.args.heatmap => {
                 let sizes: Vec<_> = images.iter().map(|(size, _)| *size).collect();
-                let finish = |(size, set): ([u32; 2], Result<TokenSet, Returned<_>>)| match set {
+                let finish = |(size, set): (Size, Result<TokenSet, Returned<_>>)| match set {
                     Ok(set) => (Photo { size, image: None }, Ok(Outcome::Tokens(Box::new(set)))),
                     Err(Returned { error, value }) => (Photo { size, image: download(size, value).ok() }, Err(error)),
                 };
@@ -173,7 +173,7 @@ impl<'a> Runner<'a> {
                 let images = pixels.into_images()?;
                 let outcomes = self.engine.run(&images);
                 let photos = images.into_iter();
-                let photos = photos.map(|i| Photo { size: [i.height(), i.width()], image: Some(i) });
+                let photos = photos.map(|i| Photo { size: i.size(), image: Some(i) });
                 Ok(photos.zip(outcomes).collect())
             }
         }
@@ -242,8 +242,8 @@ fn write(args: &TokensArgs, device: Device, input: &Input, photo: &Photo, outcom
         name: input.name.clone(),
         output,
         heatmap,
-        height: photo.size[0],
-        width: photo.size[1],
+        height: photo.size.height,
+        width: photo.size.width,
         grid,
         selected,
         tokens,
@@ -255,7 +255,7 @@ fn metadata(
     args: &TokensArgs,
     device: Device,
     source: &Path,
-    size: [u32; 2],
+    size: Size,
     outcome: &Outcome,
 ) -> BTreeMap<String, String> {
     let name = source.file_name().unwrap_or(source.as_os_str()).to_string_lossy().into_owned();
@@ -269,8 +269,8 @@ fn metadata(
         ("thalweg", env!("CARGO_PKG_VERSION").to_owned()),
         ("device", format!("{device} ({})", device.name())),
         ("source", name),
-        ("height", size[0].to_string()),
-        ("width", size[1].to_string()),
+        ("height", size.height.to_string()),
+        ("width", size.width.to_string()),
     ];
     let mix = outcome.mix().map(|[a, b, c]| ("mix", format!("{a},{b},{c}")));
     let all = about.into_iter().chain(parameters(args)).chain(mix);

@@ -31,7 +31,7 @@ fn bad_files_are_listed_and_the_others_done() {
         &[
             "7 of 9 inputs failed",
             "missing.png: cannot open it: No such file",
-            "empty.png: the file is empty; expected a PNG, JPEG or WebP image",
+            "empty.png: the file is empty; expected PNG, JPEG or WebP",
             "text.jpg: not an image this program reads; expected PNG, JPEG or WebP",
             "moving.png: this is a GIF file; expected PNG, JPEG or WebP",
             "cut.png: truncated: the file ends before the PNG image does",

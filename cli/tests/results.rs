@@ -282,6 +282,25 @@ fn devices_are_listed() {
 }
 
 #[test]
+fn the_check_of_a_device_measures_two_streams() {
+    let check = |device: &str| {
+        let run = Run::of(thalweg().args(["devices", "--check", "--json", "--device", device])).expect(0, &[]);
+        serde_json::from_str::<Value>(&run.out).expect("one JSON document")["check"].clone()
+    };
+    let measured = check("auto");
+    let [in_turn, together] = ["in_turn_ns", "together_ns"].map(|key| measured[key].as_u64().expect("a time"));
+    let overlap = measured["overlap"].as_f64().expect("a share");
+    assert!(in_turn > 0 && together > 0 && (0.0..=1.0).contains(&overlap), "{measured}");
+    assert_eq!(measured["at_once"], overlap > 0.5);
+    // No time is saved that was not there.
+    assert!(overlap == 0.0 || together < in_turn, "{measured}");
+    let run = Run::of(thalweg().args(["devices", "--check"])).expect(0, &[]);
+    assert!(run.out.contains("\ncheck: the streams "), "{run:#?}");
+    let run = Run::of(thalweg().arg("devices")).expect(0, &[]);
+    assert!(!run.out.contains("check:"), "nobody asked: {run:#?}");
+}
+
+#[test]
 fn devices_say_which_one_a_run_would_use() {
     let devices = |device: &str| {
         let mut command = thalweg();

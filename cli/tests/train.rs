@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::bars::{CLASSES, SMALL, data, picture, report};
 use crate::support::{Bench, Run, Tokens, png, thalweg};
@@ -35,6 +35,11 @@ fn a_model_learns_and_predicts() {
         assert_eq!(best[key], last[key]);
     }
     assert!(epochs.iter().all(|e| number(e, "val_accuracy") <= number(last, "val_accuracy")));
+    assert_eq!((&last["train_images"], &last["val_images"], &last["failed"]), (&90.into(), &24.into(), &json!([])));
+    assert_eq!(last["output"], out.to_str().expect("UTF-8"));
+    let [whole, tokens, training] =
+        [&last["wall_seconds"], &last["seconds"]["tokens"], &last["seconds"]["training"]].map(|v| v.as_f64());
+    assert!(tokens > Some(0.0) && training > Some(0.0) && whole >= tokens.zip(training).map(|(a, b)| a + b));
     let curves = fs::read_to_string(out.with_extension("curves.svg")).expect("curves");
     assert!(curves.starts_with("<svg") && curves.matches("<polyline").count() == 3, "{curves}");
 
@@ -153,7 +158,7 @@ fn a_finished_run_is_trained_longer() {
         let lines = report(&json);
         let epochs: Vec<_> = lines.iter().map(|line| line["epoch"].as_u64()).collect();
         assert_eq!(epochs, [Some(1), Some(2), Some(3), Some(4), Some(5), None], "the report has all epochs");
-        assert_eq!(lines[5]["settings"]["epochs"], 5);
+        assert_eq!(lines[5]["parameters"]["epochs"], 5);
         let checkpoints = [&whole, &parts].map(|path| Tokens::read(&path.with_extension("checkpoint.safetensors")));
         assert_eq!(checkpoints[0].bytes() == checkpoints[1].bytes(), same, "{schedule}: weights and moments");
         let models = [&whole, &parts].map(|path| Tokens::read(path));
@@ -203,7 +208,7 @@ fn a_table_a_file_of_settings_and_an_early_stop() {
     assert!(run.out.contains("no better model for 2 epochs: stopped"), "{run:#?}");
     let lines = report(&json);
     let last = lines.last().expect("lines");
-    assert_eq!((&last["settings"]["batch"], &last["settings"]["epochs"]), (&5.into(), &40.into()));
+    assert_eq!((&last["parameters"]["batch"], &last["parameters"]["epochs"]), (&5.into(), &40.into()));
     assert_eq!(last["epochs"].as_u64(), Some(lines.len() as u64 - 1));
     // With this learning rate no weight changes, so no epoch is better than the first one.
     assert_eq!((last["epochs"].as_u64(), last["best_epoch"].as_u64()), (Some(3), Some(1)));
@@ -257,9 +262,18 @@ fn what_is_wrong_is_said() {
     place(&out, &["--json", away.to_str().expect("UTF-8")], &["there is no folder"]);
 
     // A broken image is left out.
-    fs::write(learn.join("lying/broken.png"), &png(picture(0, 1))[..50]).expect("a file");
-    let run = train(&learn, &out, &["--epochs", "1"]).expect(1, &["broken.png: truncated", "left out"]);
+    let broken = learn.join("lying/broken.png");
+    fs::write(&broken, &png(picture(0, 1))[..50]).expect("a file");
+    let report_file = bench.folder.path().join("m.jsonl");
+    let arguments = ["--epochs", "1", "--json", report_file.to_str().expect("UTF-8")];
+    let run = train(&learn, &out, &arguments).expect(1, &["broken.png: truncated", "left out"]);
     assert!(run.out.contains("9 images to learn from, 3 to test"), "{run:#?}");
+    // The report says of it, and of the device, what that of `tokens` says.
+    let run = bench.tokens([broken.as_os_str(), "--json".as_ref()]).expect(1, &[]);
+    let (lines, tokens) = (report(&report_file), serde_json::from_str::<Value>(&run.out).expect("one JSON document"));
+    for key in ["thalweg", "device", "failed", "jpeg"] {
+        assert!(!tokens[key].is_null() && lines[1][key] == tokens[key], "{key} in {} and {tokens}", lines[1]);
+    }
 
     let predict = |model: &Path| Run::of(thalweg().arg("predict").arg(model).arg(learn.join("lying/001.png")));
     predict(&out).expect(0, &[]);

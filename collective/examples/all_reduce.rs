@@ -9,6 +9,9 @@
 //! Two processes:        `thalweg launch -n 2 -- target/debug/examples/all_reduce`
 //! PyTorch's launcher:   `torchrun --nproc-per-node 2 --no-python target/debug/examples/all_reduce`
 
+#[path = "../../examples/support/command_line.rs"]
+mod command_line;
+
 use std::time::Instant;
 
 use thalweg::stream_tags;
@@ -19,6 +22,7 @@ stream_tags!(Compute, Reduce);
 const ELEMENTS: usize = 1 << 20;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    command_line::CommandLine::parse("Each rank brings a gradient, and all go on with the mean.", &[], &[]);
     let world = World::from_env()?;
     let (rank, size) = (world.rank(), world.size());
     let device = world.device()?;
@@ -45,8 +49,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     comm.synchronize()?;
     let time = start.elapsed() / 10;
     println!(
-        "rank {rank} of {size} on {device}: the mean of {ELEMENTS} x f32 is {expected}, {:.1} ms each",
-        time.as_secs_f64() * 1e3
+        "rank {rank} of {size} on {device}: the mean of {ELEMENTS} x f32 is {expected}, {:.1} ms each by {:?}",
+        time.as_secs_f64() * 1e3,
+        comm.backend()
     );
     Ok(())
 }

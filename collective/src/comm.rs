@@ -5,16 +5,16 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use thalweg::{DeviceBuffer, DeviceSlice, Event, LiveBrand, On, PinnedBuffer, Stream};
+use thalweg::{DeviceBuffer, DeviceSlice, Event, LiveBrand, On, Stream};
 
 use crate::backend::Backend;
 use crate::element::{CollectiveElement, HasKind, HasOp, Reduction};
-use crate::engine::{Engine, Message, mismatch};
+use crate::engine::{Message, mismatch};
 use crate::error::{Error, Failure, Result, StoreError};
 use crate::header::{Call, Code};
-use crate::nccl::{self, Nccl, Transfer};
-use crate::peer::{self, Peer};
+use crate::nccl::Transfer;
 use crate::rank_handle::{RankHandle, RankShared};
+use crate::transport::Transport;
 
 /// The communicator of a rank: operations in which all ranks take part, enqueued on one stream.
 ///
@@ -36,14 +36,8 @@ use crate::rank_handle::{RankHandle, RankShared};
 /// which the communicator keeps.
 pub struct Comm<S: LiveBrand> {
     member: RankHandle,
-    /// NCCL, if it carries out the operations. It ends before the memory below is freed.
-    pub(crate) nccl: Option<Nccl>,
-    /// The copies between the devices of this process, if they carry out the operations.
-    pub(crate) peer: Option<Peer>,
+    pub(crate) transport: Transport<S>,
     pub(crate) stream: Stream<S>,
-    /// The byte that a barrier of NCCL sums.
-    barrier: Option<On<S, DeviceBuffer<u8>>>,
-    staging: On<S, PinnedBuffer<u8>>,
     /// The number of collective operations so far.
     seq: u64,
     /// Tells this communicator from the others of the process.
@@ -60,24 +54,6 @@ pub struct MessageGroup<'b, S> {
     receives: Vec<(usize, Call, &'b mut DeviceSlice<S, u8>)>,
 }
 
-/// An operation on its way to its turn. If it never has one, because its stream has failed, or if
-/// it panics, the ranks fail.
-struct PendingOp {
-    rank_shared: Arc<RankShared>,
-    seq: u64,
-    call: Call,
-    over: bool,
-}
-
-impl Drop for PendingOp {
-    fn drop(&mut self) {
-        if !self.over {
-            let (rank, seq) = (self.rank_shared.rank, self.seq);
-            self.rank_shared.failure_state.fail(Failure::Abandoned { rank, seq, op: self.call.text() });
-        }
-    }
-}
-
 /// A bucket behind its reduction, or as it came.
 type Sent<F, T> = std::result::Result<Event<DeviceBuffer<T>>, On<F, DeviceBuffer<T>>>;
 
@@ -86,21 +62,8 @@ static MADE: AtomicU64 = AtomicU64::new(0);
 
 impl<S: LiveBrand> Comm<S> {
     pub(crate) fn new(member: RankHandle, stream: Stream<S>) -> Result<Self> {
-        let staging = stream.bind(PinnedBuffer::empty(stream.device())).map_err(thalweg::Error::from)?;
-        let nccl = nccl::connect(&member.0, stream.device(), stream.raw())?;
-        let peer = if nccl.is_none() { peer::connect(&member.0, stream.device())? } else { None };
-        let barrier = nccl.as_ref().map(|_| stream.alloc_zeroed(1)).transpose()?;
-        Ok(Self {
-            member,
-            nccl,
-            peer,
-            stream,
-            barrier,
-            staging,
-            seq: 0,
-            number: MADE.fetch_add(1, Ordering::Relaxed),
-            graphs: 0,
-        })
+        let transport = Transport::connect(&member.0, stream)?;
+        Ok(Self { member, transport, stream, seq: 0, number: MADE.fetch_add(1, Ordering::Relaxed), graphs: 0 })
     }
 
     /// The number of this rank, from 0.
@@ -115,11 +78,7 @@ impl<S: LiveBrand> Comm<S> {
 
     /// Returns the backend that carries out the operations: never [`Backend::Auto`].
     pub fn backend(&self) -> Backend {
-        match (&self.nccl, &self.peer) {
-            (Some(_), _) => Backend::Nccl,
-            (_, Some(_)) => Backend::Peer,
-            _ => Backend::Host,
-        }
+        self.transport.backend()
     }
 
     /// The stream on which the operations run.
@@ -349,48 +308,52 @@ impl<S: LiveBrand> Comm<S> {
         let Some(first) = group.sends.first().map(|m| m.1).or(group.receives.first().map(|m| m.1)) else {
             return Ok(());
         };
-        if let Some(nccl) = &self.nccl {
-            let sends = group.sends.into_iter().map(|(peer, call, x)| (peer, true, call, x.device_ptr()));
-            let receives = group.receives.into_iter().map(|(peer, call, x)| (peer, false, call, x.device_ptr()));
-            let all = sends.chain(receives);
-            let all: Vec<Transfer> =
-                all.map(|(peer, sends, call, address)| Transfer { peer, sends, call, address }).collect();
-            // SAFETY: The slices of the group have the elements that their calls say, this stream
-            // orders all uses of their memory, and each that is received into is borrowed
-            // exclusively.
-            unsafe { nccl.exchange(self.seq, &all) }?;
-            nccl.mark(&self.stream);
-            return Ok(());
-        }
-        if let Some(peer) = &self.peer {
-            let own = self.rank();
-            for (to, call, _) in &group.sends {
-                peer.compare((own, *to), true, self.seq, *call)?;
+        let (own, seq) = (self.rank(), self.seq);
+        match &mut self.transport {
+            Transport::Alone => Ok(()), // nobody to list a message for
+            Transport::Nccl { nccl, .. } => {
+                let sends = group.sends.into_iter().map(|(peer, call, x)| (peer, true, call, x.device_ptr()));
+                let receives = group.receives.into_iter().map(|(peer, call, x)| (peer, false, call, x.device_ptr()));
+                let all = sends.chain(receives);
+                let all: Vec<Transfer> =
+                    all.map(|(peer, sends, call, address)| Transfer { peer, sends, call, address }).collect();
+                // SAFETY: The slices of the group have the elements that their calls say, this
+                // stream orders all uses of their memory, and each that is received into is
+                // borrowed exclusively.
+                unsafe { nccl.exchange(seq, &all) }?;
+                nccl.mark(&self.stream);
+                Ok(())
             }
-            for (from, call, _) in &group.receives {
-                peer.compare((*from, own), false, self.seq, *call)?;
+            Transport::Peer(peer) => {
+                for (to, call, _) in &group.sends {
+                    peer.compare((own, *to), true, seq, *call)?;
+                }
+                for (from, call, _) in &group.receives {
+                    peer.compare((*from, own), false, seq, *call)?;
+                }
+                peer.begin(self.stream, seq, first)?.exchange(&group.sends, group.receives)
             }
-            return peer.begin(self.stream, self.seq, first)?.exchange(&group.sends, group.receives);
+            Transport::Host(staging) => {
+                let mut end = 0;
+                let mut message = |peer, call, len| {
+                    end += len;
+                    Message { peer, call, bytes: end - len..end }
+                };
+                let sends: Vec<_> = group.sends.iter().map(|(to, call, x)| message(*to, *call, x.len())).collect();
+                let receives: Vec<_> =
+                    group.receives.iter().map(|(from, call, x)| message(*from, *call, x.len())).collect();
+                staging.reserve(end)?;
+                for (message, (_, _, x)) in sends.iter().zip(&group.sends) {
+                    staging.copy_in(x, message.bytes.clone())?;
+                }
+                let places: Vec<Range<usize>> = receives.iter().map(|message| message.bytes.clone()).collect();
+                staging.launch(first, seq, end, move |engine, bytes| engine.exchange(seq, &sends, &receives, bytes))?;
+                for ((_, _, x), place) in group.receives.into_iter().zip(places) {
+                    staging.copy_out(place, x)?;
+                }
+                Ok(())
+            }
         }
-        let mut end = 0;
-        let mut message = |peer, call, len| {
-            end += len;
-            Message { peer, call, bytes: end - len..end }
-        };
-        let sends: Vec<Message> = group.sends.iter().map(|(to, call, x)| message(*to, *call, x.len())).collect();
-        let receives: Vec<Message> =
-            group.receives.iter().map(|(from, call, x)| message(*from, *call, x.len())).collect();
-        self.stage(end)?;
-        for (message, (_, _, x)) in sends.iter().zip(&group.sends) {
-            self.copy_in(x, message.bytes.clone())?;
-        }
-        let places: Vec<Range<usize>> = receives.iter().map(|message| message.bytes.clone()).collect();
-        let seq = self.seq;
-        self.launch(first, seq, end, move |engine, bytes| engine.exchange(seq, &sends, &receives, bytes))?;
-        for ((_, _, x), place) in group.receives.into_iter().zip(places) {
-            self.copy_out(place, x)?;
-        }
-        Ok(())
     }
 
     fn reduction<T: CollectiveElement, R: Reduction<T>>(&self, code: Code, root: Option<usize>, count: usize) -> Call {
@@ -401,24 +364,25 @@ impl<S: LiveBrand> Comm<S> {
     fn in_place<T: CollectiveElement>(&mut self, call: Call, x: &mut DeviceSlice<S, T>) -> Result<()> {
         let bytes = x.byte_len();
         let Some(seq) = self.begin(call, bytes)? else { return Ok(()) };
-        if let Some(nccl) = &self.nccl {
-            let to = x.device_ptr();
-            let from = match call.code {
-                Code::AllGather => to + self.block(bytes / self.size()).start as u64,
-                _ => to,
-            };
-            // SAFETY: `x` has the elements that the call says, with those of this rank in their
-            // place. This stream orders all uses of its memory, and it is borrowed exclusively.
-            unsafe { nccl.collective(seq, call, from, to) }?;
-            nccl.mark(&self.stream);
-            return Ok(());
+        let own = self.block(bytes / self.size());
+        match &mut self.transport {
+            Transport::Alone => Ok(()),
+            Transport::Nccl { nccl, .. } => {
+                let to = x.device_ptr();
+                let from = if call.code == Code::AllGather { to + own.start as u64 } else { to };
+                // SAFETY: `x` has the elements that the call says, with those of this rank in their
+                // place. This stream orders all uses of its memory, and it is borrowed exclusively.
+                unsafe { nccl.collective(seq, call, from, to) }?;
+                nccl.mark(&self.stream);
+                Ok(())
+            }
+            Transport::Peer(peer) => peer.begin(self.stream, seq, call)?.in_place(x),
+            Transport::Host(staging) => {
+                staging.copy_in(x.cast(), 0..bytes)?;
+                staging.launch(call, seq, bytes, move |engine, bytes| engine.run(seq, call, bytes))?;
+                staging.copy_out(0..bytes, x.cast_mut())
+            }
         }
-        if let Some(peer) = &self.peer {
-            return peer.begin(self.stream, seq, call)?.in_place(x);
-        }
-        self.copy_in(x.cast(), 0..bytes)?;
-        self.launch(call, seq, bytes, move |engine, bytes| engine.run(seq, call, bytes))?;
-        self.copy_out(0..bytes, x.cast_mut())
     }
 
     /// Reduces a bucket that has just been finished on another stream, if peer copies carry
@@ -429,11 +393,11 @@ impl<S: LiveBrand> Comm<S> {
         from: Stream<F>,
         bucket: On<F, DeviceBuffer<T>>,
     ) -> Result<Sent<F, T>> {
-        if self.peer.is_none() {
+        if self.transport.peer().is_none() {
             return Ok(Err(bucket));
         }
         let call = self.reduction::<T, R>(Code::AllReduce, None, bucket.len());
-        match (self.begin(call, 0)?, &self.peer) {
+        match (self.begin(call, 0)?, self.transport.peer()) {
             (Some(seq), Some(peer)) => peer.bucket(&peer.begin(self.stream, seq, call)?, from, bucket).map(Ok),
             _ => Ok(Err(bucket)),
         }
@@ -454,25 +418,31 @@ impl<S: LiveBrand> Comm<S> {
                 _ => Ok(()),
             };
         };
-        if let Some(nccl) = &self.nccl {
-            let from = from.map(|(from, _)| from.device_ptr());
-            let to = to.map(|(to, _)| to.device_ptr());
-            let one = from.or(to).or(self.barrier.as_ref().map(|byte| byte.device_ptr())).unwrap_or(0);
-            // SAFETY: The caller passes what the call says; a rank that only reads or only writes
-            // names the same memory on both sides, where NCCL does not write, or does not read. A
-            // barrier has a byte of its own. This stream orders all uses of the memory.
-            unsafe { nccl.collective(seq, call, from.unwrap_or(one), to.unwrap_or(one)) }?;
-            nccl.mark(&self.stream);
-            return Ok(());
+        match &mut self.transport {
+            Transport::Alone => Ok(()),
+            Transport::Nccl { nccl, barrier } => {
+                let from = from.map(|(from, _)| from.device_ptr());
+                let to = to.map(|(to, _)| to.device_ptr());
+                let one = from.or(to).unwrap_or_else(|| barrier.device_ptr());
+                // SAFETY: The caller passes what the call says; a rank that only reads or only
+                // writes names the same memory on both sides, where NCCL does not write, or does
+                // not read. A barrier has a byte of its own. This stream orders all uses of the
+                // memory.
+                unsafe { nccl.collective(seq, call, from.unwrap_or(one), to.unwrap_or(one)) }?;
+                nccl.mark(&self.stream);
+                Ok(())
+            }
+            Transport::Peer(peer) => {
+                peer.begin(self.stream, seq, call)?.apart(from.map(|(from, _)| from), to.map(|(to, _)| to))
+            }
+            Transport::Host(staging) => {
+                if let Some((from, place)) = from {
+                    staging.copy_in(from.cast(), place)?;
+                }
+                staging.launch(call, seq, bytes, move |engine, bytes| engine.run(seq, call, bytes))?;
+                to.map_or(Ok(()), |(to, place)| staging.copy_out(place, to.cast_mut()))
+            }
         }
-        if let Some(peer) = &self.peer {
-            return peer.begin(self.stream, seq, call)?.apart(from.map(|(from, _)| from), to.map(|(to, _)| to));
-        }
-        if let Some((from, place)) = from {
-            self.copy_in(from.cast(), place)?;
-        }
-        self.launch(call, seq, bytes, move |engine, bytes| engine.run(seq, call, bytes))?;
-        to.map_or(Ok(()), |(to, place)| self.copy_out(place, to.cast_mut()))
     }
 
     /// Counts a collective operation, and compares it with those of the other ranks if the options
@@ -480,12 +450,12 @@ impl<S: LiveBrand> Comm<S> {
     /// without them it does not count: the other ranks would wait for it.
     pub(crate) fn begin(&mut self, call: Call, bytes: usize) -> Result<Option<u64>> {
         self.healthy()?;
-        if self.nccl.is_none() && self.peer.is_none() && self.rank_shared().engine.is_some() {
-            self.stage(bytes)?;
+        if let Transport::Host(staging) = &mut self.transport {
+            staging.reserve(bytes)?;
         }
         self.seq += 1;
         let (rank_shared, seq) = (self.rank_shared(), self.seq);
-        if rank_shared.engine.is_none() {
+        if let Transport::Alone = self.transport {
             return Ok(None);
         }
         if rank_shared.options.check_consistency {
@@ -506,45 +476,6 @@ impl<S: LiveBrand> Comm<S> {
             return Err(Error::Failed(rank_shared.failure_state.fail(failure).clone()));
         }
         Ok(Some(seq))
-    }
-
-    /// Makes the staging memory at least this large.
-    fn stage(&mut self, bytes: usize) -> Result<()> {
-        if self.staging.len() < bytes {
-            let larger = self.stream.device().pinned::<u8>(bytes)?;
-            self.staging = self.stream.bind(larger).map_err(thalweg::Error::from)?;
-        }
-        Ok(())
-    }
-
-    fn copy_in(&mut self, from: &DeviceSlice<S, u8>, place: Range<usize>) -> Result<()> {
-        let to = self.staging.slice_mut(place).map_err(thalweg::Error::from)?;
-        Ok(self.stream.copy_to_host(from, to)?)
-    }
-
-    fn copy_out(&mut self, place: Range<usize>, to: &mut DeviceSlice<S, u8>) -> Result<()> {
-        let from = self.staging.slice(place).map_err(thalweg::Error::from)?;
-        Ok(self.stream.copy_to_device(from, to)?)
-    }
-
-    /// Enqueues what ranks do with one another, on the first `bytes` of the staging memory.
-    fn launch(
-        &mut self,
-        call: Call,
-        seq: u64,
-        bytes: usize,
-        work: impl FnOnce(&Engine, &mut [u8]) + Send + 'static,
-    ) -> Result<()> {
-        let turn = PendingOp { rank_shared: self.rank_shared().clone(), seq, call, over: false };
-        let memory = self.staging.slice_mut(..bytes).map_err(thalweg::Error::from)?;
-        self.stream.launch_host_on(memory, move |bytes| {
-            let mut turn = turn; // all of it, and not its fields one by one
-            if let Some(engine) = &turn.rank_shared.engine {
-                work(engine, bytes);
-            }
-            turn.over = true;
-        })?;
-        Ok(())
     }
 
     fn root(&self, root: usize) -> Result<()> {

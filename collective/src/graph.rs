@@ -143,7 +143,7 @@ impl<S: LiveBrand> Comm<S> {
     /// on one machine. Between machines NCCL puts calls of the host into a graph, which nobody here
     /// has measured.
     pub(crate) fn captures(&self) -> bool {
-        self.nccl.is_some() && self.replays()
+        self.transport.nccl().is_some() && self.replays()
     }
 
     /// Makes a graph of what `f` enqueues: copies and launches on [`Recorder::stream`], and
@@ -182,10 +182,10 @@ impl<S: LiveBrand> Comm<S> {
             return Err(Returned { error, value: bundle });
         }
         let (rank, size, backend) = (self.rank(), self.size(), self.backend());
-        if size > 1 && self.nccl.is_none() {
+        if size > 1 && self.transport.nccl().is_none() {
             return Err(Returned { error: Error::NoCapture { backend }, value: bundle });
         }
-        let nccl = self.nccl.as_ref();
+        let nccl = self.transport.nccl();
         let alive = nccl.map(|_| Alive::new());
         let (mut hash, mut refused) = (0xcbf2_9ce4_8422_2325, None);
         let captured = self.stream.capture(bundle, |stream, buffers| {
@@ -238,7 +238,7 @@ impl<S: LiveBrand> Comm<S> {
             Ok(seq) => seq,
             Err(error) => return Err(Returned { error, value: bundle }),
         };
-        let nccl = match (&self.nccl, seq) {
+        let nccl = match (self.transport.nccl(), seq) {
             (Some(nccl), Some(seq)) => match nccl.announce(seq, call) {
                 Ok(()) => Some((nccl, seq)),
                 Err(error) => return Err(Returned { error, value: bundle }),

@@ -123,6 +123,7 @@ mod peer;
 mod rank_env;
 mod rank_handle;
 mod store;
+mod transport;
 mod world;
 
 pub use backend::Backend;
@@ -131,8 +132,8 @@ pub use element::{CollectiveElement, Max, Mean, Min, Reduction, Sum};
 pub use error::{Error, Failure, Result, StoreError};
 pub use gradients::{Backward, BucketGradient, BucketSizes, Gradients};
 pub use graph::{CommGraph, Recorder};
-pub use options::WorldOptions;
-pub use rank_env::RankEnv;
+pub use options::{CtaRange, WorldOptions};
+pub use rank_env::{MasterAddress, RankEnv};
 pub use store::{Store, StoreLimits, StoreServer};
 pub use world::{World, ranks};
 

@@ -6,6 +6,15 @@ use std::time::Duration;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 
+/// The least and the most CTAs of an operation: 1 to 64, and `least` is at most `most`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CtaRange {
+    /// The least.
+    pub least: u32,
+    /// The most.
+    pub most: u32,
+}
+
 /// The options of a world: timeouts, and the backend that carries out its operations.
 ///
 /// ```
@@ -29,10 +38,10 @@ pub struct WorldOptions {
     pub check_consistency: bool,
     /// The backend that carries out the operations.
     pub backend: Backend,
-    /// The least and the most multiprocessors (CTAs) that an operation of NCCL takes from the
-    /// kernels beside it. `None` leaves the choice to NCCL. Of a sum by [peer
-    /// copies](Backend::Peer) it is the most blocks, 16 without it.
-    pub ctas: Option<[u32; 2]>,
+    /// The number of multiprocessors (CTAs) that an operation of NCCL takes from the kernels beside
+    /// it. `None` leaves the choice to NCCL. Of a sum by [peer
+    /// copies](Backend::Peer) `most` is the number of blocks, 16 without it.
+    pub ctas: Option<CtaRange>,
     /// The bytes of a bucket that a sum of all ranks by [peer copies](Backend::Peer) moves at once:
     /// one piece is copied while the one before is summed. Each rank has rooms for 16 pieces,
     /// without its own share of them. It is the same on all ranks.
@@ -109,7 +118,7 @@ impl WorldOptions {
                 let (name, expected) = ("THALWEG_COLLECTIVE_CTAS", "`least-most` with numbers from 1 to 64");
                 return Err(Error::Environment { name, given: format!("`{given}`"), expected });
             };
-            options.ctas = Some([least, most]);
+            options.ctas = Some(CtaRange { least, most });
         }
         Ok(options)
     }

@@ -9,6 +9,15 @@ use thalweg::Device;
 use crate::error::{Error, Result};
 use crate::nccl;
 
+/// The address of rank 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MasterAddress {
+    /// The name or the IP address of its machine.
+    pub host: String,
+    /// A port: rank 0 starts the store at one of the eight ports after it.
+    pub port: u16,
+}
+
 /// A process among the ranks, and where they meet.
 ///
 /// | launcher | rank, size | rank and size on the machine | meeting place |
@@ -35,9 +44,8 @@ pub struct RankEnv {
     pub local_rank: usize,
     /// The number of processes of this machine.
     pub local_size: usize,
-    /// The machine of rank 0, and a port: rank 0 starts the store at one of the eight ports after
-    /// it.
-    pub master: (String, u16),
+    /// The address of rank 0.
+    pub master: MasterAddress,
     /// The address of a store that is there already.
     pub store: Option<String>,
     /// The address of this machine at which this rank listens. `None` is that of the interface that
@@ -70,7 +78,7 @@ impl RankEnv {
             size,
             local_rank: rank,
             local_size: size,
-            master: ("127.0.0.1".to_owned(), 0),
+            master: MasterAddress { host: "127.0.0.1".to_owned(), port: 0 },
             store: Some(store.into()),
             host: None,
             secret: secret.to_vec(),
@@ -127,8 +135,10 @@ impl RankEnv {
             }),
         };
         let master = match (address, port) {
-            (Some(address), Some(port)) => (address, port),
-            (address, port) if store.is_some() => (address.unwrap_or_default(), port.unwrap_or_default()),
+            (Some(host), Some(port)) => MasterAddress { host, port },
+            (host, port) if store.is_some() => {
+                MasterAddress { host: host.unwrap_or_default(), port: port.unwrap_or_default() }
+            }
             (None, _) => return Err(missing("MASTER_ADDR", "the machine of rank 0")),
             (_, None) => return Err(missing("MASTER_PORT", "a port of the machine of rank 0")),
         };
@@ -165,7 +175,7 @@ impl RankEnv {
 
     /// The ports at which the store may be, of the machine of rank 0.
     pub(crate) fn ports(&self) -> impl Iterator<Item = u16> + use<> {
-        let port = self.master.1;
+        let port = self.master.port;
         (1..=8).filter_map(move |k| port.checked_add(k))
     }
 }
@@ -211,7 +221,7 @@ fn first_node(list: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{RankEnv, first_node, instead};
+    use super::{MasterAddress, RankEnv, first_node, instead};
     use crate::error::{Error, Result};
 
     fn of(variables: &[(&str, &str)]) -> Result<Option<RankEnv>> {
@@ -235,7 +245,10 @@ mod tests {
         ];
         let place = of(&torch).unwrap().unwrap();
         assert_eq!((place.rank, place.size, place.local_rank, place.local_size), (5, 8, 1, 4));
-        assert_eq!((place.master.clone(), place.store.clone()), (("10.0.0.1".into(), 29500), None));
+        assert_eq!(
+            (place.master.clone(), place.store.clone()),
+            (MasterAddress { host: "10.0.0.1".into(), port: 29500 }, None)
+        );
         assert_eq!(place.secret, b"job");
         assert_eq!(place.ports().collect::<Vec<_>>(), (29501..=29508).collect::<Vec<_>>());
 
@@ -250,7 +263,7 @@ mod tests {
         ];
         let place = of(&slurm).unwrap().unwrap();
         assert_eq!((place.rank, place.size, place.local_rank, place.local_size), (3, 8, 3, 4));
-        assert_eq!(place.master, ("gpu03".to_owned(), 29_758));
+        assert_eq!(place.master, MasterAddress { host: "gpu03".to_owned(), port: 29_758 });
 
         let mpi = [
             ("OMPI_COMM_WORLD_RANK", "1"),

@@ -38,7 +38,8 @@ pub struct World {
 }
 
 impl World {
-    /// A single rank. Its operations need nobody.
+    /// Makes the world of a single rank. It exchanges nothing: a reduction gives the elements of
+    /// this rank.
     pub fn single() -> Self {
         Self::of(RankShared {
             engine: None,
@@ -289,7 +290,7 @@ fn meeting_place(place: &RankEnv, deadline: Instant) -> Result<(Store, Option<St
     if let Some(store) = &place.store {
         return Ok((Store::connect(store, &place.secret, left())?, None));
     }
-    let host = &place.master.0;
+    let host = &place.master.host;
     if place.rank == 0 {
         let bind = |port| StoreServer::bind((host.as_str(), port), &place.secret, StoreLimits::default());
         let gone = |reason: String| StoreError::Gone { reason };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use thalweg_collective::{RankEnv, Store, StoreError, StoreLimits, StoreServer, World, WorldOptions};
+use thalweg_collective::{MasterAddress, RankEnv, Store, StoreError, StoreLimits, StoreServer, World, WorldOptions};
 
 const LONG: Duration = Duration::from_secs(60);
 const SECRET: &[u8] = b"the secret";
@@ -385,7 +385,7 @@ fn an_empty_secret_is_for_loopback_addresses_only() {
     assert_eq!(error.to_string(), refused("192.0.2.1"));
     let join = |rank, host: &str| {
         let mut place = RankEnv::with_store(rank, 2, "", b"");
-        (place.store, place.master) = (None, (host.to_owned(), 40_000));
+        (place.store, place.master) = (None, MasterAddress { host: host.to_owned(), port: 40_000 });
         World::connect(&place, WorldOptions::default().with_connect_timeout(LONG)).map(drop).unwrap_err().to_string()
     };
     assert_eq!(join(0, "0.0.0.0"), format!("rank 0 could not join the other ranks: {}", refused("0.0.0.0")));

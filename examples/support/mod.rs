@@ -1,91 +1,85 @@
 //! Shared parts of the examples: the command line, and measurements.
 #![allow(dead_code, unreachable_pub, reason = "each example uses only some parts")]
 
+pub mod command_line;
 pub mod edges;
 pub mod features;
 pub mod tokens;
 
-use std::path::PathBuf;
-use std::process::exit;
 use std::time::{Duration, Instant};
 
-use thalweg::{AnyStream, Device, DeviceCopy, DeviceKind, Error, PinnedBuffer, Timeline, Trace};
+use thalweg::{AnyStream, Device, DeviceCopy, DeviceKind, Error, OpenedDevice, PinnedBuffer, Timeline, Trace};
+
+pub use command_line::{CommandLine, Usage};
+
+const DEVICE: Usage = ("--device DEVICE", "auto, cpu or cuda:N (default: THALWEG_DEVICE, else auto)");
 
 /// The command line of an example.
-pub struct Arguments {
-    timeline: Option<PathBuf>,
-    device: Option<String>,
-}
+pub struct Arguments(CommandLine);
 
 impl Arguments {
-    /// Reads the command line. `--help` prints `purpose`, which is one line, and ends the program.
-    /// An unknown argument ends it with an error message.
+    /// Reads the command line of an example of which a timeline can be saved. `purpose` is a line.
     pub fn parse(purpose: &str) -> Self {
-        Self::parse_with(purpose, "", |_| false)
+        Self::parse_with(purpose, &[], &[])
     }
 
-    /// Does the same as [`parse`](Self::parse), for an example with its own arguments. `own` has
-    /// their lines for `--help`. `take` gets an argument, and returns whether it is one of them.
-    pub fn parse_with(purpose: &str, own: &str, mut take: impl FnMut(&str) -> bool) -> Self {
-        let mut parsed = Self { timeline: None, device: None };
-        let mut arguments = std::env::args().skip(1);
-        let refuse = |why: String| -> ! {
-            eprintln!("{why}; --help lists the arguments");
-            exit(2)
-        };
-        while let Some(argument) = arguments.next() {
-            let mut value = || arguments.next().unwrap_or_else(|| refuse(format!("{argument} needs a value")));
-            match argument.as_str() {
-                "--timeline" => parsed.timeline = Some(value().into()),
-                "--device" => parsed.device = Some(value()),
-                "--help" | "-h" => {
-                    println!(
-                        "{purpose}\n\n{own}  --timeline FILE  save what ran when, as .svg, .json (Perfetto) or .txt\n  \
-                         --device DEVICE  auto, cpu or cuda:N (default: THALWEG_DEVICE, else auto)"
-                    );
-                    exit(0)
-                }
-                own if take(own) => {}
-                _ => refuse(format!("unknown argument `{argument}`")),
-            }
-        }
-        let known = |path: &PathBuf| path.extension().is_some_and(|e| e == "svg" || e == "json" || e == "txt");
-        if let Some(path) = parsed.timeline.as_ref().filter(|path| !known(path)) {
-            refuse(format!("--timeline {}: expected a file name ending in .svg, .json or .txt", path.display()));
-        }
-        parsed
+    /// Does the same as [`parse`](Self::parse), for an example with words or options of its own.
+    pub fn parse_with(purpose: &str, words: &[Usage], own: &[Usage]) -> Self {
+        let line = CommandLine::parse(purpose, words, &[own, &[command_line::TIMELINE, DEVICE]].concat());
+        line.timeline();
+        Self(line)
+    }
+
+    /// Returns the arguments.
+    pub fn line(&self) -> &CommandLine {
+        &self.0
     }
 
     /// Prints which device the command line asks for, and returns it.
     pub fn device(&self) -> Result<Device, Error> {
-        let (device, why) = self.device.as_deref().map_or_else(Device::from_environment, Device::open)?;
-        println!("{}: {}{}", device, device.name(), why.map(|why| format!(" ({why})")).unwrap_or_default());
-        if device.kind() == DeviceKind::Cpu {
-            println!(
-                "(copies and kernels of the CPU device share its cores: ratios of times say nothing about overlap)"
-            );
-        }
-        Ok(device)
+        open(&self.0)
     }
 
     /// Makes a timeline, which records only if `--timeline` was given.
     pub fn timeline(&self, device: Device) -> Result<Timeline, Error> {
-        if self.timeline.is_some() { Timeline::new(device) } else { Ok(Timeline::disabled()) }
+        if self.0.timeline().is_some() { Timeline::new(device) } else { Ok(Timeline::disabled()) }
     }
 
     /// Saves the timeline if `--timeline` was given, and prints its metrics and the file's name.
     pub fn finish(&self, timeline: &Timeline) -> Result<(), Error> {
-        if self.timeline.is_some() { self.save(&timeline.finish()?) } else { Ok(()) }
+        if self.0.timeline().is_some() { self.save(&timeline.finish()?) } else { Ok(()) }
     }
 
     /// Does the same as [`finish`](Self::finish) for a trace.
     pub fn save(&self, trace: &Trace) -> Result<(), Error> {
-        if let Some(path) = &self.timeline {
+        if let Some(path) = self.0.timeline() {
             trace.save(path)?;
             println!("{}\n{}\ntimeline: {}", trace.metrics(), trace.by_label(), path.display());
         }
         Ok(())
     }
+}
+
+/// Reads the command line of an example without a timeline, prints which device it asks for, and
+/// returns it.
+pub fn device(purpose: &str) -> Result<Device, Error> {
+    open(&CommandLine::parse(purpose, &[], &[DEVICE]))
+}
+
+fn open(line: &CommandLine) -> Result<Device, Error> {
+    let OpenedDevice { device, fallback: why, .. } =
+        line.text("--device").map_or_else(Device::from_env, Device::open)?;
+    println!("{}: {}{}", device, device.name(), why.map(|why| format!(" ({why})")).unwrap_or_default());
+    if device.kind() == DeviceKind::Cpu {
+        println!("(its times are those of this machine's cores, which copies and kernels share: they show no overlap)");
+    }
+    Ok(device)
+}
+
+/// Returns a figure that means something on a GPU only, such as a ratio of times with and without
+/// overlap. On the CPU device it is empty.
+pub fn on_gpu(device: Device, figure: impl FnOnce() -> String) -> String {
+    sized(device, Some(figure), None).map(|figure| figure()).unwrap_or_default()
 }
 
 /// Returns `gpu` on a GPU, and `cpu` on the CPU device, where the same work takes longer.

@@ -3,8 +3,8 @@
 
 use thalweg::overlap::stages;
 use thalweg::{
-    Activity, AnyStream, Device, DeviceBuffer, DeviceCopy, LiveBrand, PinnedBuffer, Resource, Result, Ring, Stream,
-    Timeline,
+    Activity, AnyStream, Device, DeviceBuffer, DeviceCopy, LiveBrand, PinnedBuffer, Resource, Result, Ring, Size,
+    Stream, Timeline,
 };
 use thalweg_vision::kernels::{
     self, BatchTable, Budget, ParticipatoryMut, RelevanceMut, Salience, Scores, Selection, SelectionMut, TokensMut,
@@ -16,7 +16,7 @@ use thalweg_vision::{Head, PLANES, Query, TokenParams};
 #[derive(Resource)]
 pub struct Slot {
     #[resource(plain)]
-    size: [u32; 2],
+    size: Size,
     #[resource(plain)]
     params: TokenParams,
     #[resource(plain)]
@@ -52,17 +52,16 @@ struct Host {
 }
 
 impl Slot {
-    /// Makes a slot for images of `size` (height, width).
+    /// Makes a slot for images of this size.
     pub fn new(
         gpu: Device,
-        size: [u32; 2],
+        size: Size,
         params: &TokenParams,
         head: &Head,
         query: &Query,
     ) -> thalweg_vision::Result<Self> {
-        let pixels = size[0] as usize * size[1] as usize;
-        let [rows, columns] = params.grid(size[0], size[1]);
-        let patches = (rows * columns) as usize;
+        let pixels = size.area() as usize;
+        let patches = params.grid(size).area() as usize;
         let (lo, hi) = (*params.sides.start(), *params.sides.end());
         let budget = params.budget as usize;
         AnyStream::new(gpu)?.enter(|s| {
@@ -151,14 +150,14 @@ pub fn upload<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
 
 /// The first stage: the 13 planes of the image.
 pub fn textures<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
-    let ([height, width], [y, x]) = (slot.size, slot.params.fixation);
+    let (Size { height, width }, [y, x]) = (slot.size, slot.params.fixation);
     kernels::textures(s, height, width, y, x, &slot.rgb, &mut slot.planes)
 }
 
 /// The second stage: entropy, salience and participatory score of each patch, the balance of the
 /// three as opponents, and relevance.
 pub fn scores<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
-    let ([height, width], patch) = (slot.size, slot.params.patch);
+    let (Size { height, width }, patch) = (slot.size, slot.params.patch);
     let ([entropy, salience, participatory, relevance], summaries) = (&mut slot.maps, &mut slot.summaries);
     kernels::features(s, height, width, patch, &slot.planes, &mut slot.features)?;
     kernels::entropy(s, height, width, patch, &slot.rgb, entropy)?;
@@ -176,7 +175,7 @@ pub fn scores<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
 
 /// The third stage: the allocation of tokens by relevance, the tokens, and the download.
 pub fn tokens<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
-    let ([height, width], params) = (slot.size, &slot.params);
+    let (Size { height, width }, params) = (slot.size, &slot.params);
     let (lo, hi) = (*params.sides.start(), *params.sides.end());
     let [cu_seqlens, patch_id, image_cu_seqlens, image_cu_patches] = &mut slot.offsets;
     let (sides, counts, relevance) = (&mut slot.sides, &mut slot.counts, &slot.maps[3]);

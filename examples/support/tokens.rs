@@ -1,6 +1,6 @@
 //! Turns an image into tokens, step by step.
 
-use thalweg::{AnyStream, Device, DeviceBuffer, DeviceCopy, LiveBrand, PinnedBuffer, Resource, Result, Stream};
+use thalweg::{AnyStream, Device, DeviceBuffer, DeviceCopy, LiveBrand, PinnedBuffer, Resource, Result, Size, Stream};
 use thalweg_vision::kernels::{BatchTable, Budget, RelevanceMut, Selection, SelectionMut, TokensMut};
 use thalweg_vision::{PLANES, kernels};
 
@@ -12,7 +12,7 @@ const SIDES: [u32; 2] = [8, 20];
 #[derive(Resource)]
 pub struct Slot {
     #[resource(plain)]
-    size: [u32; 2],
+    size: Size,
     /// The image.
     pub host: PinnedBuffer<u8>,
     rgb: DeviceBuffer<u8>,
@@ -29,10 +29,10 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Makes a slot that holds an RGB image of `size` (height, width).
-    pub fn new(gpu: Device, rgb: &[u8], size: [u32; 2]) -> Result<Self> {
-        let pixels = size[0] as usize * size[1] as usize;
-        let patches = (size[0].div_ceil(PATCH) * size[1].div_ceil(PATCH)) as usize;
+    /// Makes a slot that holds an RGB image of this size.
+    pub fn new(gpu: Device, rgb: &[u8], size: Size) -> Result<Self> {
+        let pixels = size.area() as usize;
+        let patches = size.sides().map(|side| side.div_ceil(PATCH) as usize).iter().product();
         AnyStream::new(gpu)?.enter(|s| {
             fn room<S: LiveBrand, T: DeviceCopy>(s: &Stream<S>, len: usize) -> Result<DeviceBuffer<T>> {
                 s.alloc_zeroed(len)?.synchronize()
@@ -68,12 +68,12 @@ pub fn upload<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
 
 /// Enqueues the 13 planes of the image.
 pub fn texture<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
-    kernels::textures(s, slot.size[0], slot.size[1], 0.5, 0.5, &slot.rgb, &mut slot.planes)
+    kernels::textures(s, slot.size.height, slot.size.width, 0.5, 0.5, &slot.rgb, &mut slot.planes)
 }
 
 /// Enqueues the features and the entropy of the patches, and their relevance.
 pub fn relevance<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
-    let ([height, width], [entropy, salience, map]) = (slot.size, &mut slot.scores);
+    let (Size { height, width }, [entropy, salience, map]) = (slot.size, &mut slot.scores);
     kernels::features(s, height, width, PATCH, &slot.planes, &mut slot.features)?;
     kernels::entropy(s, height, width, PATCH, &slot.rgb, entropy)?;
     let patches = entropy.len() as u32;
@@ -84,7 +84,7 @@ pub fn relevance<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()
 
 /// Enqueues the allocation of tokens by relevance, and their download.
 pub fn allocation<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
-    let ([height, width], map) = (slot.size, &slot.scores[2]);
+    let (Size { height, width }, map) = (slot.size, &slot.scores[2]);
     let (sides, cu_seqlens, patch_id, counts) = &mut slot.allocated;
     let (patches, [lo, hi]) = (map.len() as u32, SIDES);
     let [image_cu_seqlens, image_cu_patches] = &mut slot.totals;

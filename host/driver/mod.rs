@@ -22,7 +22,7 @@ pub(crate) use cpu::{Pattern, Pitch, Rows};
 pub(crate) use cuda::{Cuda, Failure};
 pub use ffi::captures::beside_captures;
 
-use crate::error::Result;
+use crate::error::{Result, Version};
 use guard::{Forbidden, Guarded};
 
 /// The reason why a call failed, as facts. `runtime::device` makes the
@@ -221,7 +221,7 @@ impl Driver {
         }
     }
 
-    pub(crate) fn compute_capability(self) -> Option<(u32, u32)> {
+    pub(crate) fn compute_capability(self) -> Option<Version> {
         match self {
             Self::Cuda(c) => Some(c.info.capability),
             Self::Cpu(_) => None,
@@ -229,7 +229,7 @@ impl Driver {
     }
 
     /// The newest CUDA version that the driver supports; `None` on the CPU device.
-    pub(crate) fn version(self) -> Option<(u32, u32)> {
+    pub(crate) fn version(self) -> Option<Version> {
         match self {
             Self::Cuda(c) => Some(c.info.driver),
             Self::Cpu(_) => None,

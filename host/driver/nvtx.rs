@@ -18,11 +18,17 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// A range that is open on this thread until it is dropped. Without a tool it does nothing.
 pub(crate) struct Range(Option<&'static Tool>, PhantomData<*const ()>);
 
-/// Opens a range of this name.
+static TOOL: OnceLock<Option<Tool>> = OnceLock::new();
+
+/// Loads the tool that the environment names. Only the first call of a process reads it.
+pub(crate) fn load() {
+    TOOL.get_or_init(injected);
+}
+
+/// Opens a range of this name. Does nothing before [`load`].
 #[inline]
 pub(crate) fn range(label: &str) -> Range {
-    static TOOL: OnceLock<Option<Tool>> = OnceLock::new();
-    let tool = TOOL.get_or_init(injected).as_ref();
+    let tool = TOOL.get().and_then(Option::as_ref);
     if let Some(tool) = tool {
         tool.push(label);
     }

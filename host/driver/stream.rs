@@ -9,6 +9,7 @@ use thalweg_simt::host::{Kernel, LaunchShape, MatrixView, TensorMap};
 
 use super::cpu::Work;
 use super::{Driver, EventHandle, Fault, GraphHandle, Pattern, Rows, StreamHandle};
+use crate::error::Version;
 use crate::lock;
 
 impl StreamHandle {
@@ -371,7 +372,7 @@ impl StreamHandle {
     /// Makes a map for the copy engine for tiles; `None` if the device has no such engine.
     pub(crate) fn tensor_map(self, tiles: &MatrixView) -> Result<Option<TensorMap>, Fault> {
         Ok(match self {
-            Self::Cuda(c, _) if c.info.capability == (9, 0) => Some(c.tensor_map(tiles)?),
+            Self::Cuda(c, _) if c.info.capability == Version { major: 9, minor: 0 } => Some(c.tensor_map(tiles)?),
             _ => None,
         })
     }

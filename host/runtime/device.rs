@@ -12,7 +12,7 @@ use super::panics::{Panicked, Panics};
 use super::sync_stats::{HostWait, SyncLog, SyncStats, Waiting};
 use crate::driver::cpu::{CpuError, Schedule};
 use crate::driver::{Driver, Fault, StreamHandle, guard};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Version};
 use crate::lock;
 
 /// The environment variable that makes every CPU device a checked one.
@@ -48,12 +48,12 @@ pub enum DeviceKind {
 /// ```
 ///
 /// # Environment
-/// The functions that open a device read these variables, and no other function of this crate does,
-/// but for `NVTX_INJECTION64_PATH` of a profiler.
+/// The functions that open a device read these variables. The only other function of this crate
+/// that reads the environment is `Timeline::new`.
 ///
 /// | variable | read by | meaning |
 /// |---|---|---|
-/// | `THALWEG_DEVICE` | [`best`](Device::best), [`from_environment`](Device::from_environment) | the device: `auto`, `cpu` or `cuda:N` |
+/// | `THALWEG_DEVICE` | [`best`](Device::best), [`from_env`](Device::from_env) | the device: `auto`, `cpu` or `cuda:N` |
 /// | `THALWEG_CPU_THREADS` | all that open a CPU device | the number of its threads |
 /// | `THALWEG_CHECK` | the same | `1`: it is a [checked](Device::checked_cpu) one |
 /// | `THALWEG_CHECK_SEED` | all that open a checked device | the seed of its order |
@@ -87,6 +87,22 @@ pub(crate) struct DeviceInner {
     kept: Mutex<Vec<&'static (dyn Any + Send + Sync)>>,
 }
 
+/// A device that was opened by its name.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct OpenedDevice {
+    /// The device.
+    pub device: Device,
+    /// A line that says why it is the CPU device, if the name is `auto` and no GPU can be used.
+    pub fallback: Option<String>,
+}
+
+impl From<(Device, Option<Error>)> for OpenedDevice {
+    fn from((device, why): (Device, Option<Error>)) -> Self {
+        Self { device, fallback: why.map(on_cpu) }
+    }
+}
+
 /// Says why the CPU device runs what a GPU could run.
 fn on_cpu(why: Error) -> String {
     format!("running on the CPU device: {why}")
@@ -115,13 +131,13 @@ impl Device {
         Ok(device)
     }
 
-    /// Does the same as [`best`](Device::best) and logs no warning. If `auto` found no GPU, it also
-    /// returns a line that says why.
+    /// Opens the device that the environment names, as [`best`](Device::best) does, and logs no
+    /// warning.
     ///
     /// # Errors
     /// The same as for [`best`](Device::best).
-    pub fn from_environment() -> Result<(Self, Option<String>)> {
-        Self::chosen().map(|(device, why)| (device, why.map(on_cpu)))
+    pub fn from_env() -> Result<OpenedDevice> {
+        Self::chosen().map(OpenedDevice::from)
     }
 
     /// Opens the device that the environment names. Also returns why `auto` is the CPU device.
@@ -135,13 +151,13 @@ impl Device {
         }
     }
 
-    /// Opens the device of a name: `auto`, `cpu` or `cuda:N`. For `auto` on a machine without a
-    /// usable GPU, it returns the CPU device and a line that says why.
+    /// Opens the device of a name: `auto`, `cpu` or `cuda:N`. `auto` is the first GPU, or the CPU
+    /// device on a machine without a usable GPU.
     ///
     /// # Errors
     /// The name is none of these, or the device cannot be used.
-    pub fn open(spec: &str) -> Result<(Self, Option<String>)> {
-        Self::named(spec, false).map(|(device, why)| (device, why.map(on_cpu)))
+    pub fn open(spec: &str) -> Result<OpenedDevice> {
+        Self::named(spec, false).map(OpenedDevice::from)
     }
 
     fn named(spec: &str, from_environment: bool) -> Result<(Self, Option<Error>)> {
@@ -163,7 +179,8 @@ impl Device {
     ///
     /// # Errors
     /// There is no driver, it is too old, there is no such device, or the driver reports an error,
-    /// for example because the program has no permission or the device is in use.
+    /// for example because the program has no permission or the device is in use. If no device is
+    /// left, the error says whether `CUDA_VISIBLE_DEVICES` hides them.
     pub fn cuda(ordinal: usize) -> Result<Self> {
         static OPEN: Mutex<Vec<(usize, Device)>> = Mutex::new(Vec::new());
         guard::permitted()?;
@@ -294,9 +311,9 @@ impl Device {
     fn log_opened(self) {
         let mib = self.total_memory() >> 20;
         match (self.compute_capability(), self.driver_version()) {
-            (Some((major, minor)), Some((cuda, point))) => debug!(
+            (Some(capability), Some(cuda)) => debug!(
                 target: "thalweg::device",
-                "opened {self}: {}, {mib} MiB, compute capability {major}.{minor}, driver for CUDA {cuda}.{point}",
+                "opened {self}: {}, {mib} MiB, compute capability {capability}, driver for CUDA {cuda}",
                 self.name()
             ),
             _ => debug!(target: "thalweg::device", "opened {self}: {}, {mib} MiB", self.name()),
@@ -372,8 +389,8 @@ impl Device {
         self.0.driver.priorities()
     }
 
-    /// Returns the compute capability of a GPU: major, minor.
-    pub fn compute_capability(self) -> Option<(u32, u32)> {
+    /// Returns the compute capability of a GPU.
+    pub fn compute_capability(self) -> Option<Version> {
         self.0.driver.compute_capability()
     }
 
@@ -402,8 +419,8 @@ impl Device {
         self.seen(self.0.driver.with_context(f))
     }
 
-    /// Returns the newest CUDA version that a GPU's driver supports: major, minor.
-    pub fn driver_version(self) -> Option<(u32, u32)> {
+    /// Returns the newest CUDA version that a GPU's driver supports.
+    pub fn driver_version(self) -> Option<Version> {
         self.0.driver.version()
     }
 

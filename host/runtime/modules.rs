@@ -11,7 +11,7 @@ use thalweg_simt::host::Kernel;
 use super::device::Device;
 use super::sync_stats::HostWait;
 use crate::driver::{Cuda, Driver, cuda};
-use crate::error::{Error, NotFound, Result};
+use crate::error::{Error, NotFound, Result, Version};
 use crate::lock;
 
 /// The PTX files that a device has loaded, each found by the address of its text.
@@ -71,7 +71,7 @@ impl Modules {
 /// the greater one is the better one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Target {
-    capability: (u32, u32),
+    capability: Version,
     /// Whether the name ends with `a`. Only devices of exactly this capability run such PTX.
     exact: bool,
 }
@@ -83,11 +83,11 @@ impl Target {
         let number = name.split(',').next()?.trim().strip_prefix("sm_")?;
         let (number, exact) = number.strip_suffix('a').map_or((number, false), |number| (number, true));
         let number: u32 = number.parse().ok()?;
-        Some(Self { capability: (number / 10, number % 10), exact })
+        Some(Self { capability: Version { major: number / 10, minor: number % 10 }, exact })
     }
 
     /// Returns whether a device of this capability runs the PTX.
-    fn runs_on(self, capability: (u32, u32)) -> bool {
+    fn runs_on(self, capability: Version) -> bool {
         if self.exact { self.capability == capability } else { self.capability <= capability }
     }
 }
@@ -98,7 +98,7 @@ impl Target {
 fn text_of(
     texts: &[&'static str],
     kernel: &Kernel,
-    capability: (u32, u32),
+    capability: Version,
 ) -> std::result::Result<&'static str, NotFound> {
     if texts.is_empty() {
         return Err(NotFound::NoPtx);
@@ -165,10 +165,10 @@ mod tests {
     const HEADER: &str = "// Made from Rust\n// compiler: rustc\n";
 
     fn look(texts: &[&'static str]) -> std::result::Result<&'static str, NotFound> {
-        look_on((9, 0), texts)
+        look_on(Version { major: 9, minor: 0 }, texts)
     }
 
-    fn look_on(capability: (u32, u32), texts: &[&'static str]) -> std::result::Result<&'static str, NotFound> {
+    fn look_on(capability: Version, texts: &[&'static str]) -> std::result::Result<&'static str, NotFound> {
         // SAFETY: The tests launch no kernel, so no PTX runs.
         static NONE: Ptx = unsafe { Ptx::new(&[]) };
         static KERNEL: Kernel = Kernel::new(
@@ -221,7 +221,7 @@ mod tests {
             format!("{HEADER}// entry: scale__Size_xf32 blas 0.1.0 blas::one{layout}\n{entry}").leak()
         };
         let same = made(" Size { width: u32, height: u32 }");
-        assert_eq!(text_of(&[same], &KERNEL, (9, 0)), Ok(same));
+        assert_eq!(text_of(&[same], &KERNEL, Version { major: 9, minor: 0 }), Ok(same));
         for other in [
             " Size { height: u32, width: u32 }",
             " Size { width: u32, height: i32 }",
@@ -229,7 +229,7 @@ mod tests {
             " Size { width: u64, height: u64 }",
             "",
         ] {
-            let found = text_of(&[made(other)], &KERNEL, (9, 0)).unwrap_err();
+            let found = text_of(&[made(other)], &KERNEL, Version { major: 9, minor: 0 }).unwrap_err();
             assert_eq!(found, NotFound::Other(format!("blas 0.1.0 blas::one{other}")));
         }
     }
@@ -263,16 +263,19 @@ mod tests {
         };
         let [sm_75, sm_80, sm_90a, sm_100] = ["sm_75, debug", "sm_80", "sm_90a", "sm_100"].map(made);
         let all = [sm_90a, sm_75, sm_100, sm_80];
-        assert_eq!(look_on((7, 5), &all), Ok(sm_75));
-        assert_eq!(look_on((8, 0), &all), Ok(sm_80));
-        assert_eq!(look_on((8, 9), &all), Ok(sm_80));
-        assert_eq!(look_on((9, 0), &all), Ok(sm_90a));
+        assert_eq!(look_on(Version { major: 7, minor: 5 }, &all), Ok(sm_75));
+        assert_eq!(look_on(Version { major: 8, minor: 0 }, &all), Ok(sm_80));
+        assert_eq!(look_on(Version { major: 8, minor: 9 }, &all), Ok(sm_80));
+        assert_eq!(look_on(Version { major: 9, minor: 0 }, &all), Ok(sm_90a));
         // PTX for `sm_90a` runs on no newer device.
-        assert_eq!(look_on((10, 0), &all[..2]), Ok(sm_75));
-        assert_eq!(look_on((12, 0), &all), Ok(sm_100));
-        assert_eq!(look_on((9, 0), &[sm_80, sm_80]), Err(NotFound::Twice));
-        let old = look_on((7, 5), &[sm_90a, sm_80]).unwrap_err();
-        assert_eq!(old, NotFound::Architecture { targets: "sm_90a, sm_80".to_owned(), capability: (7, 5) });
+        assert_eq!(look_on(Version { major: 10, minor: 0 }, &all[..2]), Ok(sm_75));
+        assert_eq!(look_on(Version { major: 12, minor: 0 }, &all), Ok(sm_100));
+        assert_eq!(look_on(Version { major: 9, minor: 0 }, &[sm_80, sm_80]), Err(NotFound::Twice));
+        let old = look_on(Version { major: 7, minor: 5 }, &[sm_90a, sm_80]).unwrap_err();
+        assert_eq!(
+            old,
+            NotFound::Architecture { targets: "sm_90a, sm_80".to_owned(), capability: Version { major: 7, minor: 5 } }
+        );
         assert_eq!(
             old.to_string(),
             "the PTX of its crate has this entry for sm_90a, sm_80 only, and the device has compute capability 7.5"

@@ -95,9 +95,13 @@ impl Timeline {
     /// Makes a timeline of `device` and of the host. The axis begins now. Waits for the device to
     /// pass some events, and makes the timeline's events, which takes about a millisecond.
     ///
+    /// The first call of a process reads `NVTX_INJECTION64_PATH`, which a profiler sets, and loads
+    /// the library that it names. Spans are then ranges of NVTX, too.
+    ///
     /// # Errors
     /// The device has failed.
     pub fn new(device: Device) -> Result<Self> {
+        nvtx::load();
         Ok(Self(Some(Recorder::new(device)?)))
     }
 

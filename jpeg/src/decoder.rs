@@ -8,7 +8,7 @@ use thalweg::{
 use thalweg_kernels::jpeg::{self, Coded, Images as Admitted, Pieces};
 
 use crate::error::{JpegError, Unsupported};
-use crate::plan::{ALIGNED, Decoded, File, Parts, Place, Plan, Scratch, step};
+use crate::plan::{ALIGNED, Decoded, Parts, Place, Plan, ReservedFile, Scratch, step};
 
 /// The buffers of pixels that a decoder keeps for later batches.
 const SPARE: usize = 4;
@@ -132,13 +132,12 @@ impl EncodedBatch {
     /// # Errors
     /// There is no page-locked memory, or the device failed.
     pub fn new(device: Device, files: &[&[u8]]) -> Result<Self> {
-        let files: Vec<File<'_>> = files.iter().map(|file| (0, *file)).collect();
+        let files: Vec<_> = files.iter().map(|file| ReservedFile { prefix: 0, file }).collect();
         Self::read(device, &files, false, &mut Scratch::default())
     }
 
     /// Like [`new`](Self::new), but leaves bytes free before the pixels of each file, for images
-    /// that come from elsewhere. Each file has the number of these bytes, which is rounded up to a
-    /// multiple of 16, before its content.
+    /// that come from elsewhere.
     ///
     /// A file of which [`dimensions`](crate::dimensions) knows the size keeps the room of its
     /// pixels even if it is not decoded, so the places of the images after it do not depend on it.
@@ -147,11 +146,11 @@ impl EncodedBatch {
     ///
     /// # Errors
     /// The errors of [`new`](Self::new).
-    pub fn with_reserved_prefix(device: Device, files: &[(usize, &[u8])]) -> Result<Self> {
+    pub fn with_reserved_prefix(device: Device, files: &[ReservedFile<'_>]) -> Result<Self> {
         Self::read(device, files, true, &mut Scratch::default())
     }
 
-    fn read(device: Device, files: &[File<'_>], keeps: bool, scratch: &mut Scratch) -> Result<Self> {
+    fn read(device: Device, files: &[ReservedFile<'_>], keeps: bool, scratch: &mut Scratch) -> Result<Self> {
         let (plan, files) = Plan::read(device, files, keeps, scratch)?;
         Ok(Self { plan, files })
     }
@@ -236,7 +235,7 @@ impl Decoder {
     /// # Errors
     /// The errors of [`EncodedBatch::new`].
     pub fn read(&mut self, files: &[&[u8]]) -> Result<EncodedBatch> {
-        let files: Vec<File<'_>> = files.iter().map(|file| (0, *file)).collect();
+        let files: Vec<_> = files.iter().map(|file| ReservedFile { prefix: 0, file }).collect();
         EncodedBatch::read(self.device, &files, false, &mut self.scratch)
     }
 
@@ -244,7 +243,7 @@ impl Decoder {
     ///
     /// # Errors
     /// The errors of [`EncodedBatch::new`].
-    pub fn read_with_reserved_prefix(&mut self, files: &[(usize, &[u8])]) -> Result<EncodedBatch> {
+    pub fn read_with_reserved_prefix(&mut self, files: &[ReservedFile<'_>]) -> Result<EncodedBatch> {
         EncodedBatch::read(self.device, files, true, &mut self.scratch)
     }
 

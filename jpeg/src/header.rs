@@ -1,5 +1,7 @@
 //! The parser of a file's segments. It allocates nothing that grows with what a file claims.
 
+use thalweg::Size;
+
 use crate::error::{JpegError, Unsupported};
 use crate::huffman::Huffman;
 use crate::orientation;
@@ -77,10 +79,10 @@ pub(crate) struct Header {
 /// # Errors
 /// The header is broken, or the file is of a kind that the device does not decode. What follows the
 /// header may be broken even if this succeeds.
-pub fn dimensions(file: &[u8]) -> Result<[u32; 2], JpegError> {
+pub fn dimensions(file: &[u8]) -> Result<Size, JpegError> {
     let header = Header::parse(file)?;
     header.for_device()?;
-    Ok(header.upright())
+    Ok(header.upright().into())
 }
 
 impl Header {

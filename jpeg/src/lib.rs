@@ -60,3 +60,4 @@ pub use decoder::{
 pub use error::{JpegError, Unsupported};
 pub use header::dimensions;
 pub use host::{HostDecoder, Outline, outline};
+pub use plan::ReservedFile;

@@ -19,8 +19,14 @@ use crate::error::{JpegError, Unsupported};
 use crate::header::{Color, Component, Header, check_end};
 use crate::scans;
 
-/// A file, and the bytes to leave free before its pixels.
-pub(crate) type File<'a> = (usize, &'a [u8]);
+/// A file, with bytes that stay free before its pixels.
+#[derive(Clone, Copy, Debug)]
+pub struct ReservedFile<'a> {
+    /// The number of these bytes, which is rounded up to a multiple of 16.
+    pub prefix: usize,
+    /// The content of the file.
+    pub file: &'a [u8],
+}
 
 /// A batch of files as the kernels take it. Files that cannot be decoded take no part in it.
 #[derive(Debug)]
@@ -201,13 +207,13 @@ impl Plan {
     /// file that is refused after its header leaves the room of its pixels free.
     pub(crate) fn read(
         device: Device,
-        files: &[File<'_>],
+        files: &[ReservedFile<'_>],
         keeps: bool,
         scratch: &mut Scratch,
     ) -> thalweg::Result<(Self, Vec<Result<Place, JpegError>>)> {
-        let bytes: usize = files.iter().map(|(_, file)| file.len()).sum();
+        let bytes: usize = files.iter().map(|reserved| reserved.file.len()).sum();
         let pool = (files.len() > 1 && bytes >= PARALLEL).then(pool).flatten();
-        let parse = |(_, file): &File<'_>| {
+        let parse = |&ReservedFile { file, .. }: &ReservedFile<'_>| {
             let header = Header::parse(file).map_err(|error| (error, 0))?;
             let room = Room::of(&header, file).map_err(|error| (error, pixels(&header)))?;
             Ok((header, room))
@@ -224,8 +230,8 @@ impl Plan {
         let mut places = Vec::with_capacity(files.len());
         let mut decoded: Vec<Decoded> = Vec::new();
         let mut scan_bytes = 0;
-        for ((gap, file), parsed) in files.iter().zip(headers.iter_mut()) {
-            rgb_bytes = usize::next_multiple_of(rgb_bytes + gap, 16);
+        for (&ReservedFile { prefix, file }, parsed) in files.iter().zip(headers.iter_mut()) {
+            rgb_bytes = usize::next_multiple_of(rgb_bytes + prefix, 16);
             let (header, room) = match parsed {
                 Ok(parsed) => parsed,
                 Err((error, pixels)) => {
@@ -308,7 +314,7 @@ impl Plan {
         let mut starts = headers.iter().flatten().map(|(_, start)| *start).skip(1).collect::<Vec<_>>();
         starts.push(totals);
         let found = files.iter().zip(headers.iter()).zip(places.iter_mut());
-        let found = found.filter_map(|(((_, file), parsed), place)| Some((*file, parsed.as_ref().ok()?, place)));
+        let found = found.filter_map(|((reserved, parsed), place)| Some((reserved.file, parsed.as_ref().ok()?, place)));
         let jobs = found.zip(&starts).map(|((file, (header, start), place), end)| {
             let [from, to] = [start.lengths(), end.lengths()];
             let own = |part: usize| to[part] - from[part];

@@ -4,8 +4,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use thalweg::{AnyStream, Device, DeviceKind, Event, HostWait, stream_tags};
-use thalweg_jpeg::{Decoder, EncodedBatch, JpegError, dimensions};
+use thalweg::{AnyStream, Device, DeviceKind, Event, HostWait, Size, stream_tags};
+use thalweg_jpeg::{Decoder, EncodedBatch, JpegError, ReservedFile, dimensions};
 
 mod encoder;
 mod reference;
@@ -95,12 +95,12 @@ fn gaps_stay_as_they_are() {
     let whole = encode(&kind(64, 80, 3));
     let scan = whole.windows(2).position(|w| w == [0xFF, 0xDA]).unwrap();
     let head = whole[..scan + 20].to_vec();
-    assert_eq!(dimensions(&head), Ok([64, 80]));
+    assert_eq!(dimensions(&head), Ok(Size::new(64, 80)));
     let files = [encode(&kind(40, 50, 1)), encode(&kind(9, 7, 2)), b"no image".to_vec(), head];
     let expected = [0, 1].map(|i| reference::decode(&files[i]).2);
     for device in Device::all() {
         AnyStream::new(device).unwrap().enter(|stream| {
-            let gaps = [(100, &files[0][..]), (5, &files[2]), (16, &files[3]), (33, &files[1])];
+            let gaps = [(100, 0), (5, 2), (16, 3), (33, 1)].map(|(prefix, i)| ReservedFile { prefix, file: &files[i] });
             let batch = EncodedBatch::with_reserved_prefix(device, &gaps).unwrap();
             let first = 112..112 + 6000;
             let second = 21552..21552_usize + 189;

@@ -276,7 +276,7 @@ fn check_types<S: LiveBrand>(s: &Stream<S>, case: &Case) {
 }
 
 fn check_types_by<S: LiveBrand>(s: &Stream<S>, library: Option<CublasLt>, case: &Case) -> UsedBackend {
-    if case.types > 0 && s.device().compute_capability().is_some_and(|(major, _)| major < 8) {
+    if case.types > 0 && s.device().compute_capability().is_some_and(|capability| capability.major < 8) {
         report(&format!("NOT COVERED: products of 16 bits on {}", s.device()));
         return UsedBackend::ByThalweg;
     }

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use thalweg::Size;
+
 use crate::DecodeError;
 use crate::error::{Error, Result};
 use crate::image_sink::Pixels;
@@ -9,9 +11,16 @@ use crate::image_sink::Pixels;
 pub(crate) struct Decoded<M> {
     pub(crate) index: u64,
     pub(crate) name: String,
-    pub(crate) size: [u32; 2],
+    pub(crate) size: Size,
     pub(crate) pixels: Pixels,
     pub(crate) meta: M,
+}
+
+/// The number of images of a batch, and their bytes together.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Amount {
+    pub(crate) images: usize,
+    pub(crate) bytes: usize,
 }
 
 /// A batch in the making.
@@ -58,9 +67,11 @@ impl<M> Assembly<M> {
         self.slots.iter_mut().flatten().flatten()
     }
 
-    /// The number of images, and their bytes together.
-    pub(crate) fn amount(&self) -> (usize, usize) {
-        self.images().fold((0, 0), |(n, bytes), image| (n + 1, usize::saturating_add(bytes, image.pixels.len())))
+    pub(crate) fn amount(&self) -> Amount {
+        self.images().fold(Amount::default(), |Amount { images, bytes }, image| Amount {
+            images: images + 1,
+            bytes: bytes.saturating_add(image.pixels.len()),
+        })
     }
 
     /// Takes the errors out.

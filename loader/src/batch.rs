@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use thalweg::{DeviceBuffer, PinnedBuffer, Resource};
+use thalweg::{DeviceBuffer, PinnedBuffer, Resource, Size};
 
 /// Images of any sizes on the device, and what travels with them.
 ///
@@ -21,9 +21,9 @@ pub struct Batch<M: Clone + Send + 'static> {
     pub images: Vec<PinnedBuffer<u8>>,
     #[resource(plain)]
     pub(crate) pageable: Vec<Vec<u8>>,
-    /// Height and width of each image.
+    /// The size of each image.
     #[resource(plain)]
-    pub sizes: Vec<[u32; 2]>,
+    pub sizes: Vec<Size>,
     /// The index of each image in its source.
     #[resource(plain)]
     pub indices: Vec<u64>,
@@ -64,14 +64,14 @@ impl<M: Clone + Send + 'static> Batch<M> {
     }
 }
 
-/// Returns the ranges of images of these sizes (height, width) in [`Batch::rgb`]: one after
+/// Returns the ranges of images of these sizes in [`Batch::rgb`]: one after
 /// another, each from a multiple of 16 bytes on.
 ///
 /// # Panics
 /// The images together have more bytes than a `usize` can count, which no batch has.
-pub fn byte_ranges(sizes: &[[u32; 2]]) -> Vec<Range<usize>> {
+pub fn byte_ranges(sizes: &[Size]) -> Vec<Range<usize>> {
     let mut start = 0_usize;
-    let range = |&[height, width]: &[u32; 2]| {
+    let range = |&Size { height, width }: &Size| {
         let bytes = (height as usize).checked_mul(width as usize).and_then(|pixels| pixels.checked_mul(3));
         let end = bytes.and_then(|bytes| start.checked_add(bytes)).filter(|end| *end <= usize::MAX - 15);
         let range = start..end.expect("the images have more bytes than a `usize` can count");

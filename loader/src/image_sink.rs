@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::File;
 
-use thalweg::{Error, PinnedBuffer, Result};
+use thalweg::{Error, PinnedBuffer, Result, Size};
 
 use crate::DecodeError;
 use crate::error::SampleError;
@@ -13,7 +13,7 @@ use crate::staging::{self, InFile};
 /// The memory into which a decoder writes its image.
 pub struct ImageSink<'c> {
     memory: Box<dyn FnMut(usize) -> Result<Pixels> + 'c>,
-    image: Option<([u32; 2], Pixels)>,
+    image: Option<(Size, Pixels)>,
     #[cfg_attr(not(feature = "image"), allow(dead_code, reason = "only photographs need it"))]
     pub(crate) scratch: &'c Scratch,
     /// Nothing is uploaded, so the pixels must be on the host.
@@ -105,7 +105,7 @@ impl<'c> ImageSink<'c> {
     pub fn rgb(&mut self, height: u32, width: u32) -> Result<&mut [u8]> {
         let bytes = Self::bytes(height, width)?;
         self.image = None; // gives its memory back first
-        let (_, pixels) = self.image.insert(([height, width], (self.memory)(bytes)?));
+        let (_, pixels) = self.image.insert((Size::new(height, width), (self.memory)(bytes)?));
         Ok(match pixels {
             Pixels::Pinned(buffer) => buffer,
             Pixels::Pageable(vec) => vec,
@@ -140,7 +140,7 @@ impl<'c> ImageSink<'c> {
         if self.on_host {
             return Ok(staging::fill(&file, at, bytes, bytes, self.rgb(height, width)?).map_err(failed)?);
         }
-        self.image = Some(([height, width], Pixels::File(InFile { file, at, bytes })));
+        self.image = Some((Size::new(height, width), Pixels::File(InFile { file, at, bytes })));
         Ok(())
     }
 
@@ -152,7 +152,7 @@ impl<'c> ImageSink<'c> {
     }
 
     #[cfg(feature = "jpeg-device")]
-    pub(crate) fn set(&mut self, size: [u32; 2], pixels: Pixels) {
+    pub(crate) fn set(&mut self, size: Size, pixels: Pixels) {
         self.image = Some((size, pixels));
     }
 
@@ -167,7 +167,7 @@ impl<'c> ImageSink<'c> {
         })
     }
 
-    pub(crate) fn into_image(self) -> Option<([u32; 2], Pixels)> {
+    pub(crate) fn into_image(self) -> Option<(Size, Pixels)> {
         self.image
     }
 }

@@ -32,7 +32,7 @@ pub(crate) enum Holder<M: Clone + Send + 'static> {
 
 impl<M: Clone + Send + 'static> InFlight<M> {
     pub(crate) fn new(front: &Assembly<M>) -> Self {
-        let (number, through, (_, bytes)) = (front.number, front.through, front.amount());
+        let (number, through, bytes) = (front.number, front.through, front.amount().bytes);
         Self { number, through, bytes, has_memory: false, errors: Vec::new(), holder: Holder::Thread }
     }
 

@@ -11,8 +11,8 @@ use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use thalweg::{Activity, DeviceSlice, Error, LiveBrand, Result, Stream};
-use thalweg_jpeg::{Decoder, JpegError};
+use thalweg::{Activity, DeviceSlice, Error, LiveBrand, Result, Size, Stream};
+use thalweg_jpeg::{Decoder, JpegError, ReservedFile};
 
 use crate::DecodeError;
 use crate::assembly::Assembly;
@@ -50,7 +50,7 @@ impl ImageSink<'_> {
             return Ok(Some(bytes.to_vec()));
         }
         let pixels = Self::bytes(height, width)?;
-        self.set([height, width], Pixels::Jpeg(Box::new(memory), pixels));
+        self.set(Size::new(height, width), Pixels::Jpeg(Box::new(memory), pixels));
         Ok(Some(Vec::new()))
     }
 }
@@ -81,7 +81,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
             let mut at = 0;
             for (number, image) in rest {
                 let Pixels::Jpeg(file, pixels) = &image.pixels else { continue };
-                let [height, width] = image.size.map(|side| u64::from(side.next_multiple_of(32)));
+                let [height, width] = image.size.sides().map(|side| u64::from(side.next_multiple_of(32)));
                 if sum > 0 && sum + height * width > MOST_PIXELS {
                     later.push((number, image));
                     continue;
@@ -89,7 +89,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
                 sum += height * width;
                 gap += ranges[number].start - at;
                 at = ranges[number].start + padded(*pixels);
-                files.push((std::mem::take(&mut gap), file.bytes()));
+                files.push(ReservedFile { prefix: std::mem::take(&mut gap), file: file.bytes() });
                 numbers.push(number);
             }
             rest = later;
@@ -115,14 +115,14 @@ impl<M: Clone + Send + 'static> Queue<M> {
             };
             broken.extend(numbers.iter().enumerate().filter_map(|(i, number)| Some((*number, why(i, *number)?))));
             let bytes = numbers.iter().map(|number| ranges[*number].len()).sum();
-            lock(&self.state).stats.device_decoding.add(bytes, begin.elapsed());
+            lock(&self.state).stats().device_decoding.add(bytes, begin.elapsed());
             begin = Instant::now();
         }
         broken.sort_unstable();
         if broken.is_empty() {
             // Otherwise the batch starts over.
             let count = front.images().filter(|image| matches!(image.pixels, Pixels::Jpeg(..))).count();
-            lock(&self.state).stats.jpeg_on_device += count as u64;
+            lock(&self.state).stats().jpeg_on_device += count as u64;
         }
         Ok(broken)
     }

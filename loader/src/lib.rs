@@ -51,13 +51,8 @@
 //! loader as a [`Stream`](futures_core::Stream). **Checkpoints** keep its [`LoaderState`]. The
 //! loader reports decisions, fallbacks and skipped samples through the [`log`] crate.
 //!
-//! [`Loader::new`] reads these variables:
-//!
-//! | variable | overrides |
-//! |---|---|
-//! | `THALWEG_LOADER_THREADS` | [`LoaderOptions::decode_threads`] |
-//! | `THALWEG_LOADER_STREAM_BYTES` | [`LoaderOptions::stream_bytes`] |
-//! | `THALWEG_DECODE` | `LoaderOptions::decode` where that is `Auto`: `auto`, `device` or `host`, with the feature `jpeg-device` |
+//! [`LoaderOptions::from_env`] reads variables of the environment, and nothing else of this crate
+//! does.
 
 mod assembly;
 mod batch;
@@ -99,7 +94,7 @@ pub use image_sink::ImageSink;
 pub use listing::{FolderContents, UnreadableFolder, list_folder};
 pub use loader::Loader;
 pub use loader_state::LoaderState;
-pub use options::{DecodeBackend, LoaderOptions, UploadMode};
+pub use options::{DecodeBackend, LoaderOptions, Shard, UploadMode};
 #[cfg(feature = "image")]
 pub use photo::{decode_photo, read_photo};
 pub use source::{Sample, Source};

@@ -10,7 +10,7 @@ use std::time::Instant;
 use log::warn;
 use thalweg::{AnyStream, Device, Error, Event, PinnedPool, Result, beside_captures};
 
-use crate::assembly::Assembly;
+use crate::assembly::Amount;
 use crate::batch::{Batch, BatchEvents};
 use crate::loader_state::LoaderState;
 use crate::lock;
@@ -50,14 +50,12 @@ pub struct Loader<M: Clone + Send + 'static> {
 pub(crate) type NewStream = fn(Device) -> Result<AnyStream>;
 
 impl<M: Clone + Send + 'static> Loader<M> {
-    /// Loads the samples of `source` to `device`. The threads start to decode at once. Variables of
-    /// the environment ([list](crate)) go before some of the options.
+    /// Loads the samples of `source` to `device`. The threads start to decode at once.
     ///
     /// # Errors
-    /// An option or an environment variable is out of its range, the source cannot be shuffled, or
-    /// no thread can be started.
+    /// An option is out of its range, the source cannot be shuffled, or no thread can be started.
     pub fn new(device: Device, source: Source<M>, options: LoaderOptions) -> Result<Self> {
-        let options = options.settle(|name| std::env::var_os(name))?;
+        let options = options.settle()?;
         Self::with(device, source, options, |pool, bytes| pool.take(bytes), AnyStream::new)
     }
 
@@ -125,7 +123,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
 
     /// The number of the epoch that `next` reads, from 0.
     pub fn epoch(&self) -> u64 {
-        lock(&self.queue.state).epoch
+        lock(&self.queue.state).epoch()
     }
 
     /// The number of samples of this rank in an epoch, or `None` if the source has no length.
@@ -149,8 +147,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
     /// [`resume`](Self::resume)s there yields exactly the batches that this one has not yet
     /// returned.
     pub fn state(&self) -> LoaderState {
-        let state = lock(&self.queue.state);
-        LoaderState { epoch: state.epoch, samples: state.delivered }
+        lock(&self.queue.state).consumer()
     }
 
     /// Goes on where another loader was, or this one. What is under way is dropped.
@@ -209,13 +206,13 @@ impl<M: Clone + Send + 'static> Loader<M> {
 
     /// Returns the statistics of the loader so far.
     pub fn stats(&self) -> Stats {
-        lock(&self.queue.state).stats
+        *lock(&self.queue.state).stats()
     }
 
     /// Returns the reasons why JPEG files that the device was to decode were decoded by the host,
     /// with the number of files for each, over all epochs.
     pub fn left_device(&self) -> BTreeMap<String, u64> {
-        lock(&self.queue.state).left_device.clone()
+        lock(&self.queue.state).left_device().clone()
     }
 
     /// Whether the device decodes JPEG files, as [`LoaderOptions::decode`] says.
@@ -246,14 +243,11 @@ impl<M: Clone + Send + 'static> Loader<M> {
         if rgb.device() != self.device || rgb.is_empty() {
             return;
         }
-        let mut state = lock(&self.queue.state);
-        state.spare.push_back(rgb);
         // No more buffers can be in use: `prefetch` are ready, one is in the making, and one is in
         // the hands of the consumer.
-        let surplus =
-            (state.spare.len() > self.queue.options.prefetch.saturating_add(2)).then(|| state.spare.pop_front());
-        drop(state);
-        drop(surplus);
+        let most = self.queue.options.prefetch.saturating_add(2);
+        let surplus = lock(&self.queue.state).keep_spare(rgb, most);
+        drop(surplus); // without the lock
     }
 }
 
@@ -268,7 +262,7 @@ impl<M: Clone + Send + 'static> Iterator for Loader<M> {
         let begin = Instant::now();
         let queue = self.queue.clone();
         let mut state = lock(&queue.state);
-        state.waiting = true;
+        state.begin_wait();
         queue.done.notify_all();
         let item = loop {
             state = match self.step(&mut state) {
@@ -301,7 +295,7 @@ pub(crate) enum Step<M: Clone + Send + 'static> {
     Wait,
     /// Decide how to upload: the images and bytes of the first batch, and whether more may come.
     /// The batch stays where it is, for the thread that the decision may start.
-    Decide { amount: (usize, usize), more: bool },
+    Decide { amount: Amount, more: bool },
     /// Upload a batch.
     Upload,
 }
@@ -317,9 +311,9 @@ impl<M: Clone + Send + 'static> Loader<M> {
         if self.ahead || !state.can_upload() {
             return Step::Wait;
         }
-        let amount = state.batches.front().map_or((0, 0), Assembly::amount);
-        if self.plan.is_none() && amount.0 > 0 {
-            return Step::Decide { amount, more: !state.ended || state.batches.len() > 1 };
+        let (amount, more) = state.front();
+        if self.plan.is_none() && amount.images > 0 {
+            return Step::Decide { amount, more };
         }
         Step::Upload
     }
@@ -327,21 +321,20 @@ impl<M: Clone + Send + 'static> Loader<M> {
     /// Notes that the consumer has got something, for which it had waited since `begin`.
     pub(crate) fn finish(&mut self, mut state: MutexGuard<'_, State<M>>, begin: Instant) {
         self.pending = None;
-        state.waiting = false;
-        state.stats.wait += begin.elapsed();
+        state.end_wait(begin.elapsed());
         drop(state);
         self.queue.work.notify_all();
         self.queue.done.notify_all();
     }
 
     /// Decides how to upload. If that is ahead of the consumer, starts the threads that do it.
-    pub(crate) fn decide(&mut self, (images, bytes): (usize, usize), more: bool) {
+    pub(crate) fn decide(&mut self, Amount { images, bytes }: Amount, more: bool) {
         let LoaderOptions { upload, stream_bytes, upload_streams, prefetch, .. } = self.queue.options;
         let mut plan = UploadPlan::new(upload, self.device.kind(), images, bytes, stream_bytes, more);
         if plan.streams {
             let wanted = upload_streams.min(prefetch).max(1);
             // Before the first thread starts, so that the second batch is for the second stream.
-            lock(&self.queue.state).streams = wanted;
+            lock(&self.queue.state).set_streams(wanted);
             for number in 0..wanted {
                 match self.add_stream(number) {
                     Ok(()) => plan.upload_streams = number + 1,
@@ -352,9 +345,7 @@ impl<M: Clone + Send + 'static> Loader<M> {
                             warn!("uploading on {number} streams: {error}");
                         }
                         // Without a stream, one thread may still upload for a task.
-                        let (mut state, left) = (lock(&self.queue.state), number.max(1));
-                        (state.streams, state.next_stream) = (left, state.next_stream % left);
-                        drop(state);
+                        lock(&self.queue.state).set_streams(number.max(1));
                         self.queue.tell();
                         break;
                     }

@@ -66,12 +66,35 @@ impl std::str::FromStr for DecodeBackend {
     }
 }
 
+/// The part of the samples that a rank loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// The number of this rank, from 0.
+    pub rank: u64,
+    /// The number of ranks.
+    pub world_size: u64,
+}
+
+impl Shard {
+    /// Makes the shard of a rank among as many as `world_size` says.
+    #[must_use]
+    pub const fn new(rank: u64, world_size: u64) -> Self {
+        Self { rank, world_size }
+    }
+}
+
+impl Default for Shard {
+    fn default() -> Self {
+        Self::new(0, 1)
+    }
+}
+
 /// The options of a loader.
 ///
 /// ```
-/// use thalweg_loader::LoaderOptions;
+/// use thalweg_loader::{LoaderOptions, Shard};
 ///
-/// let options = LoaderOptions::default().with_batch_size(32).with_shuffle(Some(42)).with_shard((0, 8));
+/// let options = LoaderOptions::default().with_batch_size(32).with_shuffle(Some(42)).with_shard(Shard::new(0, 8));
 /// ```
 #[derive(Clone, Debug, thalweg::__Setters)]
 #[non_exhaustive]
@@ -98,10 +121,10 @@ pub struct LoaderOptions {
     /// If a device or a thread fails, the loader ends early with an error. If a source without a
     /// length panics, its epoch ends early with an error.
     pub drop_last: bool,
-    /// The rank of this process and the number of ranks. Each sample belongs to one rank. Batch k
-    /// of all N ranks together has the samples of batch k of one rank with batches N times as
-    /// large. Default (0, 1).
-    pub shard: (u64, u64),
+    /// The rank of this process among all. Each sample belongs to one rank. Batch k of all N ranks
+    /// together has the samples of batch k of one rank with batches N times as large. Default: a
+    /// single rank.
+    pub shard: Shard,
     /// Whether samples that fail are logged and left out, instead of yielded as errors.
     /// [`Batch::failed`](crate::Batch::failed) and [`Stats::failed`](crate::Stats::failed) count
     /// them in both cases.
@@ -110,7 +133,6 @@ pub struct LoaderOptions {
     pub upload: UploadMode,
     /// The decoder of JPEG files that [`read_photo`](crate::read_photo) reads. With
     /// [`UploadMode::Off`], or without the feature `jpeg-device`, that is the host.
-    /// `THALWEG_DECODE` decides where this says [`DecodeBackend::Auto`].
     ///
     /// If the device decodes, a file is read straight into page-locked memory, and its coded data
     /// alone crosses the bus. [`Batch::pixels`](crate::Batch::pixels) of such an image is empty.
@@ -163,7 +185,7 @@ impl Default for LoaderOptions {
             decode_threads: 0,
             shuffle: None,
             drop_last: false,
-            shard: (0, 1),
+            shard: Shard::default(),
             skip_errors: false,
             upload: UploadMode::Auto,
             decode: DecodeBackend::Auto,
@@ -181,38 +203,55 @@ impl Default for LoaderOptions {
 }
 
 impl LoaderOptions {
-    /// Applies what `environment` overrides, fills in the number of threads, and checks the result.
-    pub(crate) fn settle(mut self, environment: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
-        let number = |name: &'static str, what: &str, least: usize| match environment(name) {
-            None => Ok(None),
-            Some(text) => match text.to_str().and_then(|text| text.trim().parse().ok()).filter(|n| *n >= least) {
-                Some(n) => Ok(Some(n)),
-                None => Err(Error::Parameter {
-                    name,
-                    given: format!("`{}` in the environment", text.to_string_lossy()),
-                    expected: format!("{what}, at least {least}"),
-                }),
-            },
+    /// Returns the default, changed by the environment: `THALWEG_LOADER_THREADS` for
+    /// [`decode_threads`](Self::decode_threads), `THALWEG_LOADER_STREAM_BYTES` for
+    /// [`stream_bytes`](Self::stream_bytes), and, with the feature `jpeg-device`, `THALWEG_DECODE`
+    /// for [`decode`](Self::decode): `auto`, `device` or `host`. An empty `THALWEG_DECODE` counts
+    /// as none. No other function of this crate reads the environment.
+    ///
+    /// # Errors
+    /// A variable is no number, or too small, or no place to decode.
+    pub fn from_env() -> Result<Self> {
+        Self::of(|name| std::env::var_os(name))
+    }
+
+    /// Reads an environment.
+    pub(crate) fn of(environment: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+        let wrong = |name, text: &OsString, expected: &str| Error::Parameter {
+            name,
+            given: format!("`{}` in the environment", text.to_string_lossy()),
+            expected: expected.to_owned(),
         };
-        self.decode_threads =
-            number("THALWEG_LOADER_THREADS", "a number of threads", 1)?.unwrap_or(self.decode_threads);
-        self.stream_bytes = number("THALWEG_LOADER_STREAM_BYTES", "a number of bytes", 0)?.unwrap_or(self.stream_bytes);
-        if cfg!(feature = "jpeg-device")
-            && self.decode == DecodeBackend::Auto
-            && let Some(text) = environment("THALWEG_DECODE")
-        {
-            self.decode = text.to_string_lossy().parse().map_err(|_| Error::Parameter {
-                name: "THALWEG_DECODE",
-                given: format!("`{}` in the environment", text.to_string_lossy()),
-                expected: "auto, device or host".into(),
-            })?;
+        let number = |name, expected, least: usize| match environment(name) {
+            None => Ok(None),
+            Some(text) => {
+                let number = text.to_str().and_then(|text| text.trim().parse().ok()).filter(|n| *n >= least);
+                number.map(Some).ok_or_else(|| wrong(name, &text, expected))
+            }
+        };
+        let mut options = Self::default();
+        if let Some(threads) = number("THALWEG_LOADER_THREADS", "a number of threads, at least 1", 1)? {
+            options.decode_threads = threads;
         }
+        if let Some(bytes) = number("THALWEG_LOADER_STREAM_BYTES", "a number of bytes, at least 0", 0)? {
+            options.stream_bytes = bytes;
+        }
+        let decode = environment("THALWEG_DECODE").filter(|text| cfg!(feature = "jpeg-device") && !text.is_empty());
+        if let Some(text) = decode {
+            let backend = text.to_string_lossy().parse();
+            options.decode = backend.map_err(|_| wrong("THALWEG_DECODE", &text, "auto, device or host"))?;
+        }
+        Ok(options)
+    }
+
+    /// Fills in the number of threads, and checks the options.
+    pub(crate) fn settle(mut self) -> Result<Self> {
         if self.decode_threads == 0 {
             self.decode_threads = thread::available_parallelism().map_or(1, usize::from);
         }
         let refuse =
             |name, given: String, expected: &str| Err(Error::Parameter { name, given, expected: expected.into() });
-        let (rank, world) = self.shard;
+        let Shard { rank, world_size } = self.shard;
         match () {
             () if self.batch_size == 0 => refuse("batch_size", "0".into(), "at least 1"),
             () if self.prefetch == 0 => refuse("prefetch", "0".into(), "at least 1"),
@@ -222,7 +261,9 @@ impl LoaderOptions {
             () if !(1..=64).contains(&self.upload_streams) => {
                 refuse("upload_streams", self.upload_streams.to_string(), "from 1 to 64")
             }
-            () if rank >= world => refuse("shard", format!("{:?}", self.shard), "(rank, world) with rank below world"),
+            () if rank >= world_size => {
+                refuse("shard", format!("rank {rank} of {world_size}"), "a rank below the number of ranks")
+            }
             () if !(0.0..=1.0).contains(&self.device_warning) => {
                 refuse("device_warning", self.device_warning.to_string(), "a fraction from 0 to 1")
             }

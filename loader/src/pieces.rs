@@ -88,9 +88,10 @@ impl<M: Clone + Send + 'static> Queue<M> {
                 Err(Trouble::Device(error)) => return Err(error),
             }
         }
-        let stats = &mut lock(&self.state).stats;
-        stats.decode += reading.total;
-        stats.reading.merge(reading);
+        let mut state = lock(&self.state);
+        state.stats().decode += reading.total;
+        state.stats().reading.merge(reading);
+        drop(state);
         unread.sort_by_key(|(image, _)| *image);
         Ok(unread)
     }

@@ -68,7 +68,7 @@ impl<M: Clone + Send + 'static> Stream for Loader<M> {
         let old = lock(&queue.waker).replace(waker);
         drop(old);
         let mut state = lock(&queue.state);
-        state.waiting = true;
+        state.begin_wait();
         queue.done.notify_all();
         loop {
             state = match this.step(&mut state) {

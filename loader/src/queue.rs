@@ -27,13 +27,13 @@ use log::warn;
 
 use thalweg::{Error, PinnedBuffer, PinnedPool, Result};
 
-use crate::assembly::{Assembly, Decoded};
+use crate::assembly::Decoded;
 use crate::error::SampleError;
 use crate::image_sink::{self, ImageSink, Pixels};
 use crate::loader_state::LoaderState;
 use crate::options::{LoaderOptions, UploadMode};
 use crate::scratch::Scratch;
-use crate::source::{Order, Sample, Samples};
+use crate::source::{Order, Samples};
 use crate::staging::Staging;
 use crate::state::{Place, State, Task};
 use crate::stats::StageStats;
@@ -110,33 +110,15 @@ impl<M: Clone + Send + 'static> Queue<M> {
 
     /// Starts an epoch at a position. What is left of the one before is dropped; a thread that
     /// still works on a part of it drops that part when it is done.
-    pub(crate) fn restart(&self, len: Option<u64>, LoaderState { epoch, samples }: LoaderState) {
-        let order = Arc::new(Self::order(&self.options, len, epoch));
-        let mut state = lock(&self.state);
-        state.round += 1;
-        state.epoch = epoch;
-        state.order = order;
-        state.position = samples;
-        state.delivered = samples;
-        state.ended = false;
-        state.first = samples / self.options.batch_size as u64;
-        state.ready_batches = 0;
-        state.turn = samples;
-        state.passed.clear();
-        let tasks = std::mem::take(&mut state.tasks);
-        let batches = (std::mem::take(&mut state.batches), std::mem::take(&mut state.flights));
-        let left = (tasks, batches, std::mem::take(&mut state.ready));
-        // The consumer may have left the epoch before it got to the error.
-        if let Some(error) = state.failure.clone() {
-            state.fail(error);
-        }
-        drop(state);
+    pub(crate) fn restart(&self, len: Option<u64>, at: LoaderState) {
+        let order = Self::order(&self.options, len, at.epoch);
+        let left = lock(&self.state).restart(at, order, self.options.batch_size);
         self.wake();
         drop(left); // after the wake, because a destructor of metadata may panic
     }
 
     pub(crate) fn stop(&self) {
-        lock(&self.state).stop = true;
+        lock(&self.state).stop();
         self.wake();
     }
 
@@ -167,15 +149,12 @@ impl<M: Clone + Send + 'static> Queue<M> {
     /// Runs a decode thread.
     pub(crate) fn decode_all(&self) {
         let mut state = lock(&self.state);
-        while !state.stop {
-            if let Some(task) = state.tasks.pop_front() {
+        while !state.stopped() {
+            if let Some(task) = state.next_task() {
                 drop(state);
                 self.run(task);
                 state = lock(&self.state);
-            } else if !state.ended
-                && state.under_way() < self.window
-                && let Some(source) = state.source.take()
-            {
+            } else if let Some(source) = state.take_source(self.window) {
                 state = self.pull(state, source);
             } else {
                 state = self.wait(&self.work, state);
@@ -185,8 +164,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
 
     /// Asks the source for the samples of one more batch.
     fn pull<'g>(&'g self, state: MutexGuard<'g, State<M>>, mut source: Samples<M>) -> MutexGuard<'g, State<M>> {
-        let (round, position, size) = (state.round, state.position, self.options.batch_size);
-        let order = state.order.clone();
+        let (round, position, size) = (state.round(), state.position(), self.options.batch_size);
+        let order = state.order();
         drop(state);
         let bounded = order.len.is_some();
         let last = order.of_last_rank(position.saturating_add(size as u64 - 1));
@@ -242,32 +221,16 @@ impl<M: Clone + Send + 'static> Queue<M> {
         }
 
         let mut state = lock(&self.state);
-        state.source = Some(source);
-        if state.round != round {
+        state.put_source(source);
+        if state.round() == round {
+            for error in samples.iter().filter_map(|sample| sample.as_ref().err()) {
+                self.count_failure(&mut state, error);
+            }
+            state.append(samples, ended, whole);
             drop(state);
-            drop(samples);
         } else {
-            state.ended = ended;
-            state.position += samples.len() as u64;
-            let batch = state.first + state.batches.len() as u64;
-            let mut assembly = Assembly::new(round, batch, state.position, samples.len(), whole);
-            for (slot, sample) in samples.into_iter().enumerate() {
-                let place = Place { round, batch, slot, position: position + slot as u64 };
-                match sample {
-                    Ok((index, Sample { name, meta, decode })) => {
-                        state.tasks.push_back(Task { place, index, name, meta, decode });
-                    }
-                    Err(error) => {
-                        state.pass(place);
-                        self.count_failure(&mut state, &error);
-                        assembly.fill(slot, Err(error));
-                    }
-                }
-            }
-            if !assembly.slots.is_empty() {
-                state.batches.push_back(assembly);
-            }
-            drop(state);
+            drop(state); // before the samples are dropped, because their metadata is the user's
+            drop(samples);
         }
         self.wake();
         lock(&self.state)
@@ -275,8 +238,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
 
     /// Whether the round goes on.
     fn wants(&self, round: u64) -> bool {
-        let state = lock(&self.state);
-        !state.stop && state.round == round
+        lock(&self.state).wants(round)
     }
 
     /// Decodes a sample.
@@ -308,28 +270,25 @@ impl<M: Clone + Send + 'static> Queue<M> {
 
         let mut state = lock(&self.state);
         state.pass(place);
-        state.stats.decode += spent;
         let bytes = outcome.as_ref().map_or(0, |image| image.pixels.len());
-        state.stats.decoding.add(bytes, spent.saturating_sub(memory.total));
-        state.stats.memory.merge(memory);
-        if state.stop || state.round != place.round {
+        let stats = state.stats();
+        stats.decode += spent;
+        stats.decoding.add(bytes, spent.saturating_sub(memory.total));
+        stats.memory.merge(memory);
+        if !state.wants(place.round) {
             drop(state); // before `outcome` is dropped, because its metadata is the user's
             return;
         }
         match &outcome {
             Ok(image) => {
-                state.stats.images += 1;
-                state.stats.bytes = state.stats.bytes.saturating_add(image.pixels.len() as u64);
+                let stats = state.stats();
+                stats.images += 1;
+                stats.bytes = stats.bytes.saturating_add(image.pixels.len() as u64);
                 state.note_jpeg(host_jpeg, left_device);
             }
             Err(error) => self.count_failure(&mut state, error),
         }
-        let first = state.first;
-        let mut complete = false;
-        if let Some(batch) = state.batches.get_mut((place.batch - first) as usize) {
-            batch.fill(place.slot, outcome);
-            complete = batch.missing == 0;
-        }
+        let complete = state.fill(place, outcome);
         drop(state);
         self.turns.notify_all();
         if complete {
@@ -338,7 +297,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
     }
 
     pub(crate) fn count_failure(&self, state: &mut State<M>, error: &crate::Error) {
-        state.stats.failed += 1;
+        state.stats().failed += 1;
         if self.options.skip_errors {
             warn!("skipped: {error}");
         }
@@ -350,8 +309,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
             Ok(buffer) => Ok(Pixels::Pinned(buffer)),
             Err(error @ (Error::Cuda { .. } | Error::OutOfMemory { .. })) => {
                 let mut state = lock(&self.state);
-                state.stats.pageable += 1;
-                if state.stats.pageable == 1 {
+                state.stats().pageable += 1;
+                if state.stats().pageable == 1 {
                     warn!("{bytes} bytes cannot be page-locked, so uploads of such images are slower: {error}");
                 }
                 drop(state);
@@ -364,17 +323,16 @@ impl<M: Clone + Send + 'static> Queue<M> {
         }
         let mut state = lock(&self.state);
         loop {
-            if state.stop || state.round != place.round {
+            if !state.wants(place.round) {
                 return Err(Error::Thread { reason: "the loader has been stopped".into() });
             }
-            if state.turn < place.position {
+            if !state.has_turn(place) {
                 state = self.wait(&self.turns, state);
                 continue;
             }
             // This is read before the attempt, so that the attempt sees all memory that the
             // consumer gave back by then.
-            let hopeless =
-                state.waiting && state.ready.is_empty() && state.flights.is_empty() && place.batch == state.first;
+            let hopeless = state.blocks(place);
             drop(state);
             let pinned = pin();
             state = lock(&self.state);

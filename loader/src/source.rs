@@ -7,6 +7,7 @@ use thalweg::Result;
 
 use crate::DecodeError;
 use crate::image_sink::ImageSink;
+use crate::options::Shard;
 
 /// The function that decodes one sample.
 pub(crate) type Decode = Box<dyn FnOnce(&mut ImageSink<'_>) -> Result<(), DecodeError> + Send>;
@@ -111,7 +112,7 @@ impl Order {
         len: Option<u64>,
         shuffle: Option<u64>,
         epoch: u64,
-        (rank, world): (u64, u64),
+        Shard { rank, world_size: world }: Shard,
         equal: bool,
     ) -> Self {
         let own = |len: u64| if equal { len / world } else { len.saturating_sub(rank).div_ceil(world) };
@@ -168,13 +169,14 @@ mod tests {
         for len in [0, 1, 2, 7, 64, 101] {
             for world in [1, 2, 3, 8, 200] {
                 for shuffle in [None, Some(0), Some(7)] {
-                    let ranks = (0..world).map(|rank| Order::new(Some(len), shuffle, 3, (rank, world), false));
+                    let ranks =
+                        (0..world).map(|rank| Order::new(Some(len), shuffle, 3, Shard::new(rank, world), false));
                     let mut all: Vec<u64> = ranks.flat_map(|order| indices(&order)).collect();
                     all.sort_unstable();
                     assert_eq!(all, (0..len).collect::<Vec<_>>(), "{len} samples, {world} ranks");
 
                     let equal: Vec<usize> = (0..world)
-                        .map(|rank| indices(&Order::new(Some(len), shuffle, 3, (rank, world), true)).len())
+                        .map(|rank| indices(&Order::new(Some(len), shuffle, 3, Shard::new(rank, world), true)).len())
                         .collect();
                     assert!(equal.iter().all(|&n| n as u64 == len / world));
                 }
@@ -188,7 +190,7 @@ mod tests {
     fn the_ranks_divide_the_batches_of_one() {
         for (len, world, batch) in [(101, 2, 4), (64, 4, 2), (1003, 3, 5), (7, 8, 1)] {
             for shuffle in [None, Some(9)] {
-                let of = |rank, world| Order::new(Some(len), shuffle, 2, (rank, world), true);
+                let of = |rank, world| Order::new(Some(len), shuffle, 2, Shard::new(rank, world), true);
                 let ranks: Vec<Vec<u64>> = (0..world).map(|rank| indices(&of(rank, world))).collect();
                 let one = indices(&of(0, 1));
                 let batches = ranks[0].len() / batch;

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// assert_eq!((stats.decoding.count, stats.uploading.count, stats.ready.count), (6, 3, 3));
 /// assert!(stats.decoding.mean() <= stats.decoding.max);
 /// println!("{stats}");
-/// # Ok::<(), thalweg::Error>(())
+/// # Ok::<(), thalweg_loader::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

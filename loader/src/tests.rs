@@ -8,12 +8,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
-use thalweg::{AnyStream, Device, Error, PinnedBuffer, PinnedPool, Result};
+use thalweg::{AnyStream, Device, Error, PinnedBuffer, PinnedPool, Result, Size};
 
 use crate::loader::NewStream;
 use crate::queue::Pin;
 use crate::state::State;
-use crate::{Loader, LoaderOptions, Sample, Source, UploadMode, byte_ranges, lock};
+use crate::{DecodeBackend, Loader, LoaderOptions, Sample, Shard, Source, UploadMode, byte_ranges, lock};
 
 /// Nine images of mixed sizes. Their index decides their bytes.
 fn source() -> Source<u64> {
@@ -28,11 +28,11 @@ fn source() -> Source<u64> {
 
 fn options(upload: UploadMode) -> LoaderOptions {
     let options = LoaderOptions::default().with_batch_size(4).with_decode_threads(3).with_upload(upload);
-    options.settle(|_| None).unwrap()
+    options.settle().unwrap()
 }
 
 /// The size, the bytes on the device and the metadata of each image.
-fn everything(loader: Loader<u64>) -> Vec<([u32; 2], Vec<u8>, u64)> {
+fn everything(loader: Loader<u64>) -> Vec<(Size, Vec<u8>, u64)> {
     let device = loader.device;
     let mut all = Vec::new();
     for batch in loader {
@@ -49,7 +49,7 @@ fn everything(loader: Loader<u64>) -> Vec<([u32; 2], Vec<u8>, u64)> {
     all
 }
 
-fn expected(device: Device) -> Vec<([u32; 2], Vec<u8>, u64)> {
+fn expected(device: Device) -> Vec<(Size, Vec<u8>, u64)> {
     let all = everything(Loader::new(device, source(), options(UploadMode::Sequential)).unwrap());
     assert_eq!(all.iter().map(|(.., meta)| *meta).collect::<Vec<_>>(), (0..9).collect::<Vec<_>>());
     all
@@ -173,7 +173,7 @@ fn wait_until(loader: &Loader<u64>, what: &str, reached: impl Fn(&State<u64>) ->
     let state = lock(&loader.queue.state);
     let patience = Duration::from_secs(20);
     let (state, waited) = loader.queue.done.wait_timeout_while(state, patience, |state| !reached(state)).unwrap();
-    assert!(!waited.timed_out(), "{what}: {} batches are ready, {} wait", state.ready_batches, state.batches.len());
+    assert!(!waited.timed_out(), "{what}: {:?} batches are ready, {} wait", state.only_ready(), state.batches().len());
 }
 
 /// Exactly as many batches as `prefetch` says are on the device before anybody asks for them.
@@ -196,11 +196,8 @@ fn batches_are_uploaded_ahead() {
                 // `prefetch` batches are uploaded ahead, and one more is decoded and finds no room.
                 // So both threads have nothing to do.
                 wait_until(&loader, &format!("prefetch {prefetch} on {device}"), |state| {
-                    state.ready_batches == prefetch && state.batches.len() == 1 && state.can_upload()
+                    state.only_ready() == Some(prefetch) && state.batches().len() == 1 && state.can_upload()
                 });
-                let state = lock(&loader.queue.state);
-                assert_eq!(state.ready.len(), prefetch);
-                assert!(state.flights.is_empty());
             }
         }
     }
@@ -283,7 +280,7 @@ fn a_failure_is_told_in_every_later_epoch() {
     let queue = loader.queue.clone();
     let (state, waited) = queue
         .done
-        .wait_timeout_while(lock(&queue.state), Duration::from_secs(20), |state| state.failure.is_none())
+        .wait_timeout_while(lock(&queue.state), Duration::from_secs(20), |state| state.failure().is_none())
         .unwrap();
     assert!(!waited.timed_out(), "the destructor has not run");
     drop(state);
@@ -314,7 +311,7 @@ fn an_epoch_starts_although_a_destructor_panics() {
     let (state, waited) = queue
         .done
         .wait_timeout_while(lock(&queue.state), patience, |state| {
-            state.batches.len() < 3 || state.batches.iter().any(|batch| batch.missing > 0)
+            state.batches().len() < 3 || state.batches().iter().any(|batch| batch.missing > 0)
         })
         .unwrap();
     assert!(!waited.timed_out());
@@ -324,20 +321,26 @@ fn an_epoch_starts_although_a_destructor_panics() {
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| loader.restart()));
     assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"dropped"));
     let (state, waited) =
-        queue.done.wait_timeout_while(lock(&queue.state), patience, |state| state.batches.is_empty()).unwrap();
+        queue.done.wait_timeout_while(lock(&queue.state), patience, |state| state.batches().is_empty()).unwrap();
     assert!(!waited.timed_out(), "the decode threads still sleep");
     drop(state);
     assert_eq!(loader.map(|batch| batch.unwrap().synchronize().unwrap().len()).sum::<usize>(), 8);
 }
 
 #[test]
-fn the_environment_overrides_and_is_checked() {
-    let settle = |name: &'static str, value: &'static str| {
-        LoaderOptions::default().with_decode_threads(7).settle(move |asked| (asked == name).then(|| value.into()))
-    };
-    assert_eq!(settle("OTHER", "1").unwrap().decode_threads, 7);
-    assert_eq!(settle("THALWEG_LOADER_THREADS", "3").unwrap().decode_threads, 3);
-    assert_eq!(settle("THALWEG_LOADER_STREAM_BYTES", " 0 ").unwrap().stream_bytes, 0);
+fn the_environment_changes_the_default_and_is_checked() {
+    let of =
+        |name: &'static str, value: &'static str| LoaderOptions::of(move |asked| (asked == name).then(|| value.into()));
+    assert_eq!(of("OTHER", "1").unwrap().decode_threads, LoaderOptions::default().decode_threads);
+    assert_eq!(of("THALWEG_LOADER_THREADS", "3").unwrap().decode_threads, 3);
+    assert_eq!(of("THALWEG_LOADER_STREAM_BYTES", " 0 ").unwrap().stream_bytes, 0);
+    let decode = |value| of("THALWEG_DECODE", value).map(|options| options.decode);
+    assert_eq!(decode("").unwrap(), DecodeBackend::Auto);
+    #[cfg(feature = "jpeg-device")]
+    {
+        assert_eq!(decode("host").unwrap(), DecodeBackend::Host);
+        assert!(decode("gpu").unwrap_err().to_string().contains("`gpu` in the environment"));
+    }
     for (name, value) in [
         ("THALWEG_LOADER_THREADS", "0"),
         ("THALWEG_LOADER_THREADS", "many"),
@@ -346,7 +349,7 @@ fn the_environment_overrides_and_is_checked() {
         ("THALWEG_LOADER_STREAM_BYTES", "1e6"),
         ("THALWEG_LOADER_STREAM_BYTES", "99999999999999999999999"),
     ] {
-        let error = settle(name, value).unwrap_err().to_string();
+        let error = of(name, value).unwrap_err().to_string();
         assert!(error.contains(name) && error.contains(&format!("`{value}` in the environment")), "{error}");
     }
 }
@@ -354,15 +357,15 @@ fn the_environment_overrides_and_is_checked() {
 #[test]
 fn options_are_checked() {
     let refused = |options: LoaderOptions, name: &str| {
-        let error = options.settle(|_| None).unwrap_err();
+        let error = options.settle().unwrap_err();
         assert!(matches!(error, Error::Parameter { name: n, .. } if n == name), "{error}");
     };
     refused(LoaderOptions::default().with_batch_size(0), "batch_size");
     refused(LoaderOptions::default().with_prefetch(0), "prefetch");
     refused(LoaderOptions::default().with_upload_streams(0), "upload_streams");
     refused(LoaderOptions::default().with_upload_streams(65), "upload_streams");
-    refused(LoaderOptions::default().with_shard((1, 1)), "shard");
-    refused(LoaderOptions::default().with_shard((0, 0)), "shard");
+    refused(LoaderOptions::default().with_shard(Shard::new(1, 1)), "shard");
+    refused(LoaderOptions::default().with_shard(Shard::new(0, 0)), "shard");
     refused(LoaderOptions::default().with_device_warning(f64::NAN), "device_warning");
     let endless = Source::from_fn(dot);
     let error = Loader::new(Device::cpu().unwrap(), endless, LoaderOptions::default().with_shuffle(Some(1)));

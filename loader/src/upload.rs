@@ -8,23 +8,21 @@ use std::time::Instant;
 
 use log::warn;
 
-use thalweg::{Activity, AnyStream, Device, DeviceBuffer, Error, Event, LiveBrand, On, PinnedBuffer, Result, Stream};
+use thalweg::{
+    Activity, AnyStream, Device, DeviceBuffer, Error, Event, LiveBrand, On, PinnedBuffer, Result, Size, Stream,
+};
 
 use crate::assembly::{Assembly, Decoded};
 use crate::batch::{Batch, BatchOn, padded};
 use crate::error::SampleError;
 use crate::image_sink::Pixels;
-use crate::in_flight::{Holder, Outcome, Refused};
+use crate::in_flight::{Outcome, Refused};
 use crate::monitor::{MemoryMonitor, UploadSite};
 use crate::options::UploadMode;
 use crate::pieces::ReadPieces;
 use crate::queue::{Queue, message};
 use crate::state::State;
 use crate::{DecodeError, lock};
-
-/// The number of times that a batch without device memory is tried again after the consumer was
-/// told.
-const RETRIES: u32 = 1;
 
 impl<M: Clone + Send + 'static> Queue<M> {
     /// Runs an upload thread of a loader.
@@ -36,9 +34,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
         upload: impl Fn(Assembly<M>) -> Result<Event<Batch<M>>, Refused<M>>,
     ) {
         let mut state = lock(&self.state);
-        while !state.stop {
-            let begins = state.next_stream == number && state.has_room(self.options.prefetch) && state.can_begin();
-            state = if begins || state.can_retry() {
+        while !state.stopped() {
+            state = if state.may_begin(number, self.options.prefetch) || state.can_retry() {
                 self.upload_next(state, device, monitor, Some(number), &upload)
             } else {
                 self.wait(&self.done, state)
@@ -76,7 +73,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
     ///
     /// If there is no device memory, the consumer may be about to give some back. So it is told
     /// only if it waits and has nothing more to take; otherwise the batch waits until then, and is
-    /// tried again. After [`RETRIES`] further attempts that fail, the batch is given up.
+    /// tried again. A batch of which the consumer was told too often is given up.
     pub(crate) fn upload_next<'g>(
         &'g self,
         mut state: MutexGuard<'g, State<M>>,
@@ -87,8 +84,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
     ) -> MutexGuard<'g, State<M>> {
         let begin = Instant::now();
         let Some(front) = state.take() else { return state };
-        let (round, number, bytes) = (front.round, front.number, front.amount().1);
-        let place = UploadSite { epoch: state.epoch, number, stream };
+        let (round, number, bytes) = (front.round, front.number, front.amount().bytes);
+        let place = UploadSite { epoch: state.epoch(), number, stream };
         // Read before the attempt, so that it sees all memory that the consumer gave back by then.
         let told = state.waits_for(number);
         drop(state);
@@ -99,8 +96,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
         let end = Instant::now();
 
         let mut state = lock(&self.state);
-        state.stats.uploading.add(bytes, end - begin);
-        let unused = if state.round == round && !state.stop {
+        state.stats().uploading.add(bytes, end - begin);
+        let unused = if state.wants(round) {
             let lost = self.settled(&mut state, device, number, errors, outcome, told);
             (Vec::new(), lost, None)
         } else {
@@ -134,32 +131,18 @@ impl<M: Clone + Send + 'static> Queue<M> {
         outcome: Outcome<M>,
         told: bool,
     ) -> Vec<Decoded<M>> {
-        let (mut lost, mut given_up) = (Vec::new(), 0);
-        if let Some(flight) = state.flight(number) {
-            flight.errors.extend(errors);
-            flight.holder = match outcome {
-                Outcome::NoMemory(error, mut front) => {
-                    flight.has_memory = false;
-                    if told {
-                        front.refused += 1;
-                        flight.errors.push(error.into());
-                    }
-                    if front.refused <= RETRIES {
-                        Holder::Refused(front)
-                    } else {
-                        lost = front.give_up();
-                        given_up = lost.len() as u64;
-                        Holder::Done(match self.keeps(&front) {
-                            true => Outcome::Batch(Event::ready(Batch::on_host(front, device))),
-                            false => Outcome::Nothing,
-                        })
-                    }
-                }
-                outcome => Holder::Done(outcome),
+        state.add_errors(number, errors);
+        let (mut lost, mut outcome) = (Vec::new(), outcome);
+        if let Outcome::NoMemory(error, front) = outcome {
+            let Some(mut front) = state.refuse(number, error, front, told) else { return lost };
+            lost = front.give_up();
+            state.stats().failed += lost.len() as u64;
+            outcome = match self.keeps(&front) {
+                true => Outcome::Batch(Event::ready(Batch::on_host(front, device))),
+                false => Outcome::Nothing,
             };
         }
-        state.stats.failed += given_up;
-        state.land();
+        state.settle(number, outcome);
         lost
     }
 
@@ -185,7 +168,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
             if self.options.skip_errors {
                 errors.clear();
             }
-            if front.amount().0 == 0 {
+            if front.amount().images == 0 {
                 // An empty batch needs no memory, so it cannot fail.
                 let keeps = self.keeps(&front);
                 let empty = || Outcome::Batch(Event::ready(Batch::on_host(front, device)));
@@ -216,8 +199,9 @@ impl<M: Clone + Send + 'static> Queue<M> {
     pub(crate) fn lose(&self, front: &mut Assembly<M>, image: usize, cause: impl Into<DecodeError>) {
         let Some((lost, error)) = front.lose(image, cause) else { return };
         let mut state = lock(&self.state);
-        state.stats.images -= 1;
-        state.stats.bytes = state.stats.bytes.saturating_sub(lost.pixels.len() as u64);
+        let stats = state.stats();
+        stats.images -= 1;
+        stats.bytes = stats.bytes.saturating_sub(lost.pixels.len() as u64);
         self.count_failure(&mut state, &error);
         drop(state);
         drop(lost); // without the lock, because its metadata is the user's
@@ -266,7 +250,9 @@ impl<M: Clone + Send + 'static> Queue<M> {
         }
         self.options.timeline.span(stream, Activity::Upload, "upload", || {
             let mut at = 0;
-            for ((pinned, pageable), &[height, width]) in batch.images.iter().zip(&batch.pageable).zip(&batch.sizes) {
+            for ((pinned, pageable), &Size { height, width }) in
+                batch.images.iter().zip(&batch.pageable).zip(&batch.sizes)
+            {
                 let len = 3 * height as usize * width as usize;
                 let to = rgb.slice_mut(at..at + len)?;
                 if pinned.is_empty() && pageable.is_empty() {
@@ -286,14 +272,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
 
     /// Notes that a batch has its device memory, so the next one may ask for some.
     fn has_memory(&self, front: &Assembly<M>) {
-        let mut state = lock(&self.state);
-        if state.round == front.round
-            && let Some(flight) = state.flight(front.number)
-        {
-            flight.has_memory = true;
-        }
-        let others = state.streams > 1;
-        drop(state);
+        let others = lock(&self.state).has_memory(front.round, front.number);
         if others {
             self.done.notify_all();
         }
@@ -301,17 +280,14 @@ impl<M: Clone + Send + 'static> Queue<M> {
 
     /// Returns a device buffer that a consumer gave back, or a new one.
     fn device_buffer<S: LiveBrand>(&self, stream: &Stream<S>, bytes: usize) -> Result<On<S, DeviceBuffer<u8>>> {
-        let found = {
-            let spare = &mut lock(&self.state).spare;
-            spare.iter().position(|event| event.len() == bytes).and_then(|i| spare.remove(i))
-        };
+        let found = lock(&self.state).take_spare(bytes);
         if let Some(event) = found {
             return stream.wait(event).map_err(|r| r.error);
         }
         match stream.alloc(bytes) {
             // Spare buffers of other sizes may take the memory.
             Err(Error::OutOfMemory { .. }) => {
-                let spare = std::mem::take(&mut lock(&self.state).spare);
+                let spare = lock(&self.state).take_spares();
                 drop(spare); // without the lock
                 stream.synchronize()?;
                 stream.alloc(bytes)

@@ -7,8 +7,10 @@ use proptest::prelude::*;
 use testkit::cases;
 use testkit::devices::devices;
 use testkit::oracle::SplitMix;
-use thalweg::{AnyStream, Device};
-use thalweg_loader::{DecodeError, Error, ImageSink, Loader, Sample, SampleError, Source, UploadMode, byte_ranges};
+use thalweg::{AnyStream, Device, Size};
+use thalweg_loader::{
+    DecodeError, Error, ImageSink, Loader, Sample, SampleError, Shard, Source, UploadMode, byte_ranges,
+};
 use thalweg_vision::kernels;
 
 use crate::{PAGE, all_returned, check, draw, options, random_delay};
@@ -192,7 +194,7 @@ fn ranks_get_equally_many_batches_whatever_fails() {
                     false => Source::from_fn(move |index| (index < LEN).then(|| sample(index))),
                 };
                 let shuffle = known.then_some(9);
-                let (shard, drop_last) = ((rank, WORLD), true);
+                let (shard, drop_last) = (Shard::new(rank, WORLD), true);
                 let options = options(BATCH, 2, upload)
                     .with_shuffle(shuffle)
                     .with_shard(shard)
@@ -249,10 +251,11 @@ fn a_batch_without_images_goes_the_way_of_the_others() {
                     let (event, planes) = compute.enter(|s| {
                         let batch = s.wait(batch.unwrap()).unwrap();
                         seen.push((batch.indices.clone(), batch.failed.clone()));
-                        let values: Vec<usize> = batch.sizes.iter().map(|[h, w]| 13 * (h * w) as usize).collect();
+                        let values: Vec<usize> = batch.sizes.iter().map(|size| 13 * size.area() as usize).collect();
                         let mut planes = s.alloc::<f32>(values.iter().sum()).unwrap();
                         let mut rest = planes.slice_mut(..).unwrap();
-                        for ((range, [h, w]), n) in byte_ranges(&batch.sizes).into_iter().zip(&batch.sizes).zip(values)
+                        for ((range, Size { height: h, width: w }), n) in
+                            byte_ranges(&batch.sizes).into_iter().zip(&batch.sizes).zip(values)
                         {
                             let (own, others) = rest.split_at_mut(n).unwrap();
                             if upload != UploadMode::Off {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use testkit::devices::{devices, report};
 use testkit::files::{read_png, repository};
 use testkit::oracle::SplitMix;
-use thalweg::{Device, Event};
+use thalweg::{Device, Event, Size};
 use thalweg_loader::{
     Error, ImageSink, Loader, Sample, SampleError, Source, UploadMode, byte_ranges, read_ppm, upload_ppm,
 };
@@ -153,7 +153,7 @@ fn pixels_in_files_reach_the_device() {
                                         true => (self::size(index), pixels(index)),
                                         false => (expected_size, expected),
                                     };
-                                    assert_eq!(*size, expected_size);
+                                    assert_eq!(size.sides(), expected_size);
                                     let same = upload == UploadMode::Off || bytes[range] == expected;
                                     assert!(same, "image {index} on {device}, {upload:?}, budget {pinned_budget}");
                                 }
@@ -323,7 +323,7 @@ fn photographs_decode_as_another_decoder_says() {
             let batch = batch.unwrap().synchronize().unwrap();
             for (i, path) in batch.meta.iter().enumerate() {
                 let expected = read_png(path);
-                assert_eq!(batch.sizes[i].map(|n| n as usize), [expected.height, expected.width]);
+                assert_eq!(batch.sizes[i].sides().map(|n| n as usize), [expected.height, expected.width]);
                 assert_eq!(batch.pixels(i), expected.rgb);
                 photos += 1;
             }
@@ -353,7 +353,7 @@ fn webp_decodes_to_the_pixels_it_was_made_from() {
     let paths = ["lossless", "alpha", "turned", "moving"].map(|name| images.join(name).with_extension("webp"));
     let mut loader = Loader::new(cpu, Source::files(paths, read_photo), options(4, 2, UploadMode::Off)).unwrap();
     let batch = loader.next().unwrap().unwrap().synchronize().unwrap();
-    assert_eq!(batch.sizes, [[height, width], [height, width], [width, height], [height, width]]);
+    assert_eq!(batch.sizes, [[height, width], [height, width], [width, height], [height, width]].map(Size::from));
     for (image, expected) in [&upright, &upright, &turned, &upright].into_iter().enumerate() {
         assert_eq!(batch.pixels(image), expected, "{}", batch.names[image]);
     }
@@ -374,5 +374,5 @@ fn webp_decodes_to_the_pixels_it_was_made_from() {
     }
     let lossy = Source::files([images.join("lossy.webp")], read_photo);
     let batch = Loader::new(cpu, lossy, options(1, 1, UploadMode::Off)).unwrap().next().unwrap().unwrap();
-    assert_eq!(batch.synchronize().unwrap().sizes, [[32, 32]]);
+    assert_eq!(batch.synchronize().unwrap().sizes, [Size::new(32, 32)]);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use testkit::devices::{alone, devices};
 use testkit::files::repository;
-use thalweg::{AnyStream, Device, DeviceKind, QueryResult};
+use thalweg::{AnyStream, Device, DeviceKind, QueryResult, Size};
 use thalweg_loader::{DecodeBackend, Loader, LoaderOptions, Source, UploadMode, byte_ranges, read_photo};
 use thalweg_vision::{Image, Pipeline, PipelineOptions as TokenOptions, TokenParams};
 
@@ -15,7 +15,7 @@ use crate::files::Folder;
 
 /// What a consumer gets of a sample: its index, its name without the folder, its size and its
 /// pixels.
-type Got = (u64, String, [u32; 2], Vec<u8>);
+type Got = (u64, String, Size, Vec<u8>);
 
 /// What a consumer gets, in order: an error or a batch, and the indices of what failed in it.
 type Item = std::result::Result<(Vec<Got>, Vec<u64>), String>;
@@ -155,7 +155,7 @@ fn the_device_gives_the_pixels_of_libjpeg_turbo() {
         let (items, _) = load(device, &paths, options(DecodeBackend::Device, 7, UploadMode::Auto));
         let [Err(error), Ok((images, _))] = &items[..] else { panic!("{items:?}") };
         assert!(error.contains("cut): truncated"), "{error}");
-        for (name, (.., [height, width], pixels)) in names.iter().zip(images) {
+        for (name, (.., Size { height, width }, pixels)) in names.iter().zip(images) {
             let file = std::fs::read(repository(format!("tests/golden/jpeg/{name}.safetensors"))).unwrap();
             let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
             let rgb = tensors.tensor("rgb").unwrap();
@@ -221,12 +221,10 @@ fn auto_decodes_on_gpus_only() {
             )
         };
         let on_device = |decode, upload| loader(decode, upload).unwrap().decodes_on_device();
-        if std::env::var_os("THALWEG_DECODE").is_none() {
-            assert_eq!(on_device(DecodeBackend::Auto, UploadMode::Auto), device.kind() == DeviceKind::Cuda);
-            assert!(
-                on_device(DecodeBackend::Device, UploadMode::Auto) && !on_device(DecodeBackend::Host, UploadMode::Auto)
-            );
-        }
+        assert_eq!(on_device(DecodeBackend::Auto, UploadMode::Auto), device.kind() == DeviceKind::Cuda);
+        assert!(
+            on_device(DecodeBackend::Device, UploadMode::Auto) && !on_device(DecodeBackend::Host, UploadMode::Auto)
+        );
         assert!(!on_device(DecodeBackend::Device, UploadMode::Off), "nothing is uploaded");
     }
     assert!("gpu".parse::<DecodeBackend>().is_err());
@@ -243,7 +241,7 @@ fn tokens_are_those_of_the_host() {
             let (items, _) = load(device, &paths, options(decode, 3, UploadMode::Auto));
             let images = items.into_iter().flat_map(|item| item.unwrap().0);
             let images: Vec<_> =
-                images.map(|(.., [height, width], pixels)| Image::new(height, width, pixels).unwrap()).collect();
+                images.map(|(.., Size { height, width }, pixels)| Image::new(height, width, pixels).unwrap()).collect();
             let pipeline = Pipeline::with_options(device, TokenParams::default(), TokenOptions::default()).unwrap();
             pipeline.run(&images).into_iter().map(|set| set.unwrap()).collect::<Vec<_>>()
         });

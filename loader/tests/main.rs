@@ -20,7 +20,6 @@ use std::time::{Duration, Instant};
 use testkit::oracle::SplitMix;
 use thalweg::{Device, Event, PinnedPool};
 use thalweg_loader::{Batch, DecodeError, ImageSink, LoaderOptions, Sample, Source, UploadMode, byte_ranges};
-use thalweg_vision::kernels::BatchLayout;
 
 /// The size of an image, which its index decides.
 fn size(index: u64) -> [u32; 2] {
@@ -87,12 +86,12 @@ fn check(device: Device, batch: Event<Batch<String>>) -> Vec<u64> {
             assert_eq!(batch.sizes.is_empty(), bytes.is_empty());
             if !batch.sizes.is_empty() {
                 // The kernels of batches take it as it is.
-                let layout = BatchLayout::new(&batch.sizes, 32).unwrap();
+                let layout = thalweg_vision::layout(&batch.sizes, 32).unwrap();
                 assert_eq!(ranges, (0..batch.sizes.len()).map(|i| layout.byte_range(i)).collect::<Vec<_>>());
                 assert_eq!(bytes.len(), layout.bytes() as usize);
             }
             for (i, &index) in batch.indices.iter().enumerate() {
-                assert_eq!(batch.sizes[i], size(index));
+                assert_eq!(batch.sizes[i].sides(), size(index));
                 assert_eq!(bytes[ranges[i].clone()], pixels(index), "image {index} on {device}");
                 assert_eq!((&batch.names[i], &batch.meta[i]), (&format!("image {index}"), &format!("label {index}")));
                 assert_eq!(ranges[i].start % 16, 0);

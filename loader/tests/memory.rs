@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use testkit::devices::devices;
 use thalweg::{Device, Event};
-use thalweg_loader::{ImageSink, Loader, Sample, Source, UploadMode};
+use thalweg_loader::{ImageSink, Loader, Sample, Shard, Source, UploadMode};
 
 use crate::{all_returned, draw, options, random_delay, source};
 
@@ -66,6 +66,43 @@ fn device_memory_comes_back_too() {
     }
 }
 
+/// The buffers that wait for a later batch are no more than can be in use: `prefetch`, one in the
+/// making, and one in the hands of the consumer.
+#[test]
+fn few_buffers_are_kept_for_later_batches() {
+    const BATCHES: u64 = 20;
+    let cpu = Device::new_cpu().unwrap();
+    cpu.limit_memory(Some(64 << 20));
+    let free = cpu.free_memory().unwrap();
+    let used = || free - cpu.free_memory().unwrap();
+    for prefetch in [1, 3] {
+        for upload in [UploadMode::Streams, UploadMode::Sequential] {
+            let samples = Source::indexed(BATCHES, |index| {
+                Sample::new("same", "", move |sink| {
+                    sink.rgb(40, 50)?.fill(index as u8);
+                    Ok(())
+                })
+            });
+            let mut loader = Loader::new(cpu, samples, options(1, 1, upload).with_prefetch(prefetch)).unwrap();
+            let held: Vec<_> = loader.by_ref().map(|batch| batch.unwrap().synchronize().unwrap()).collect();
+            let whole = used();
+            assert!(whole >= BATCHES * 40 * 50 * 3, "all are in use: {whole}");
+            held.into_iter().for_each(|batch| loader.recycle(Event::ready(batch)));
+            let kept = (prefetch as u64 + 2) * whole / BATCHES;
+            let begin = Instant::now();
+            while used() > kept {
+                assert!(begin.elapsed() < Duration::from_secs(20), "{} of {whole} bytes are kept", used());
+                thread::yield_now();
+            }
+            drop(loader);
+            while used() > 0 {
+                assert!(begin.elapsed() < Duration::from_secs(20), "{} bytes are left", used());
+                thread::yield_now();
+            }
+        }
+    }
+}
+
 /// Its memory was kept for a later batch, and the loader failed when it met that.
 #[test]
 fn a_batch_of_another_device_is_not_kept() {
@@ -96,7 +133,7 @@ fn extreme_option_values_do_not_overflow() {
         })
     };
     let all = options(2, 2, UploadMode::Auto).with_prefetch(usize::MAX).with_stream_bytes(usize::MAX);
-    let one = all.clone().with_shard((u64::MAX - 1, u64::MAX));
+    let one = all.clone().with_shard(Shard::new(u64::MAX - 1, u64::MAX));
     let cpu = Device::new_cpu().unwrap();
     let mut loader = Loader::new(cpu, Source::indexed(8, sample), all).unwrap();
     let (mut batches, mut errors) = (0, Vec::new());

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use testkit::cases;
 use testkit::devices::devices;
 use thalweg::{Device, stream_tags};
-use thalweg_loader::{Loader, Sample, Source, UploadMode};
+use thalweg_loader::{Loader, Sample, Shard, Source, UploadMode};
 
 use crate::{check, draw, options, source, source_until};
 
@@ -50,7 +50,7 @@ proptest! {
         let samples = || if endless { source_until(len) } else { source(len) };
         let cpu = Device::cpu().unwrap();
         let mut epochs = Vec::new();
-        let load = |rank| options(batch, 2, UploadMode::Off).with_shuffle(seed).with_shard((rank, world)).with_drop_last(drop_last);
+        let load = |rank| options(batch, 2, UploadMode::Off).with_shuffle(seed).with_shard(Shard::new(rank, world)).with_drop_last(drop_last);
         let mut loaders: Vec<_> = (0..world).map(|rank| Loader::new(cpu, samples(), load(rank)).unwrap()).collect();
         for epoch in 0..2 {
             let mut all = Vec::new();
@@ -109,7 +109,7 @@ fn a_function_is_a_source() {
             (index < 13)
                 .then(|| Sample::new(format!("image {index}"), format!("label {index}"), move |c| draw(index, c)))
         });
-        let options = options(4, 2, UploadMode::Auto).with_shard((1, 2));
+        let options = options(4, 2, UploadMode::Auto).with_shard(Shard::new(1, 2));
         let mut loader = Loader::new(device, samples, options).unwrap();
         for _ in 0..2 {
             let seen: Vec<_> = loader.by_ref().map(|batch| check(device, batch.unwrap())).collect();
@@ -171,5 +171,57 @@ fn a_batch_that_is_never_full_does_not_keep_a_loader() {
         }
         assert_eq!(loader.samples(), None); // no thread holds the lock meanwhile
         loader.restart();
+    }
+}
+
+/// The order of a shuffled epoch, from the published generator and shuffle (SplitMix64, Fisher and
+/// Yates).
+fn shuffled(len: u64, seed: u64, epoch: u64) -> Vec<u64> {
+    let mut state = u128::from(seed) + u128::from(epoch) * 0xd134_2543_de82_ef95;
+    let modulus = 1u128 << 64;
+    let mut order: Vec<u64> = (0..len).collect();
+    for i in (1..len).rev() {
+        state = (state + 0x9e37_79b9_7f4a_7c15) % modulus;
+        let mut z = state;
+        z = (z ^ (z >> 30)) * 0xbf58_476d_1ce4_e5b9 % modulus;
+        z = (z ^ (z >> 27)) * 0x94d0_49bb_1331_11eb % modulus;
+        z ^= z >> 31;
+        let other = z * (u128::from(i) + 1) / modulus;
+        order.swap(i as usize, other as usize);
+    }
+    order
+}
+
+#[test]
+fn a_seed_and_an_epoch_give_one_order() {
+    let cpu = Device::cpu().unwrap();
+    for seed in [0, 1, 7, u64::MAX] {
+        let shuffle = options(5, 3, UploadMode::Off).with_shuffle(Some(seed));
+        let mut loader = Loader::new(cpu, source(23), shuffle).unwrap();
+        for epoch in 0..3 {
+            let seen: Vec<u64> =
+                loader.by_ref().flat_map(|item| item.unwrap().synchronize().unwrap().indices).collect();
+            assert_eq!(seen, shuffled(23, seed, epoch), "seed {seed}, epoch {epoch}");
+            loader.restart();
+        }
+    }
+}
+
+/// A source without a length ends where it says so. Whichever rank that is, no rank has a batch
+/// more than the others.
+#[test]
+fn ranks_have_equally_many_batches_of_a_source_without_a_length() {
+    let cpu = Device::cpu().unwrap();
+    for world in 2u64..5 {
+        for batch in 1..4 {
+            for len in 0..world * batch * 2 + 2 {
+                let batches = |rank| {
+                    let options = options(batch as usize, 2, UploadMode::Off).with_shard(Shard::new(rank, world));
+                    Loader::new(cpu, source_until(len), options.with_drop_last(true)).unwrap().count() as u64
+                };
+                let all: Vec<u64> = (0..world).map(batches).collect();
+                assert_eq!(all, vec![len / (world * batch); world as usize], "{len} samples, batches of {batch}");
+            }
+        }
     }
 }

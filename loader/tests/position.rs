@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use testkit::cases;
 use thalweg::{Device, Error};
-use thalweg_loader::{Loader, LoaderState, Sample, Source, UploadMode};
+use thalweg_loader::{Loader, LoaderState, Sample, Shard, Source, UploadMode};
 
 use crate::{PAGE, check, draw, options, source, source_until};
 
@@ -38,7 +38,7 @@ proptest! {
         let upload = [UploadMode::Streams, UploadMode::Sequential, UploadMode::Auto][upload];
         let options = options(batch, 3, upload)
             .with_shuffle(seed)
-            .with_shard((rank % world, world))
+            .with_shard(Shard::new(rank % world, world))
             .with_drop_last(drop_last)
             .with_skip_errors(true)
             .with_upload_streams(upload_streams)
@@ -102,7 +102,7 @@ fn a_batch_is_got_when_it_is_returned() {
 #[test]
 fn a_position_beyond_the_epoch_is_refused() {
     let cpu = Device::cpu().unwrap();
-    let options = options(3, 2, UploadMode::Auto).with_shard((1, 2));
+    let options = options(3, 2, UploadMode::Auto).with_shard(Shard::new(1, 2));
     let mut loader = Loader::new(cpu, source(9), options).unwrap();
     let error = loader.resume(LoaderState { epoch: 1, samples: 5 }).unwrap_err();
     assert!(matches!(&error, Error::Parameter { name: "position", .. }) && error.to_string().contains("4 samples"));

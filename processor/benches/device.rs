@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use thalweg::simt::bf16;
-use thalweg::{Device, DeviceBuffer, Event, On, Stream, stream_tags};
+use thalweg::{Device, DeviceBuffer, Event, On, Size, Stream, stream_tags};
 use thalweg_jpeg::{Decoder, HostDecoder};
 use thalweg_processor::{DeviceImage, DeviceProcessor, ModelInputs, Processor, RgbImage};
 
@@ -88,7 +88,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     (0..size).try_for_each(|i| report.image(i).map(drop))?;
 
     check(&stream, &mut processor, &rgb, &batch[..size.min(files.len())], &images)?;
-    let sizes: Vec<_> = images.iter().map(|image| [image.height, image.width]).collect();
+    let sizes: Vec<_> = images.iter().map(|image| Size::new(image.height, image.width)).collect();
     let layout = processor.processor().layout(&sizes)?;
     let mut to = stream.alloc::<bf16>(layout.elements())?;
     let written = 2 * layout.elements();

@@ -9,12 +9,13 @@
 use std::error::Error;
 use std::io::{BufRead, Read, Write, stdin, stdout};
 
+use thalweg::Size;
 use thalweg_processor::{ResampleFilter, Resampler, RgbImage, resize};
 
 fn main() -> Result<(), Box<dyn Error>> {
     if std::env::args().nth(1).is_none_or(|argument| argument != "-") {
         let image = RgbImage { height: 1, width: 2, rgb: &[0, 0, 0, 200, 100, 50] };
-        let row = resize(image, [1, 4], ResampleFilter::Bilinear, Resampler::Pil)?;
+        let row = resize(image, [1, 4].into(), ResampleFilter::Bilinear, Resampler::Pil)?;
         println!("black and orange, enlarged to four pixels: {row:?}");
         return Ok(());
     }
@@ -44,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut rgb = vec![0; 3 * height as usize * width as usize];
         input.read_exact(&mut rgb)?;
         let image = RgbImage { height, width, rgb: &rgb };
-        output.write_all(&resize(image, [rows.parse()?, columns.parse()?], filter, resampler)?)?;
+        output.write_all(&resize(image, Size::new(rows.parse()?, columns.parse()?), filter, resampler)?)?;
         line.clear();
     }
     Ok(())

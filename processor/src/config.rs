@@ -4,6 +4,7 @@
 //! absent.
 
 use serde_json::{Map, Value};
+use thalweg::Size;
 
 use crate::processor::{CLIP, ColorStatistics, HALF, IMAGENET};
 use crate::{Error, InputFormat, Processor, ProcessorParams, ResampleFilter, Result};
@@ -174,10 +175,12 @@ impl Fields {
             return Err(refused("aspect_ratio_setting", setting, "expected anyres"));
         }
         let canvases = match self.0.remove("image_grid_pinpoints") {
-            None => (1..=6).flat_map(|a| (1..=6).map(move |b| [tile * a, tile * b])).collect(),
-            Some(given) => serde_json::from_value(given.clone()).map_err(|e| {
-                refused("image_grid_pinpoints", given, format!("expected pairs of rows and columns: {e}"))
-            })?,
+            None => (1..=6).flat_map(|a| (1..=6).map(move |b| Size::new(tile * a, tile * b))).collect(),
+            Some(given) => serde_json::from_value::<Vec<[u32; 2]>>(given.clone())
+                .map(|pairs| pairs.into_iter().map(Size::from).collect())
+                .map_err(|e| {
+                    refused("image_grid_pinpoints", given, format!("expected pairs of rows and columns: {e}"))
+                })?,
         };
         Ok(InputFormat::AnyRes { tile, canvases })
     }

@@ -316,7 +316,7 @@ impl<E: InputElement> DeviceProcessor<E> {
 
     fn record(&self, plan: &ImagePlan, view: View, [unit, byte]: [u32; 2], [down, across]: [[u32; 2]; 2]) -> [u32; 16] {
         let [rows, columns] = self.processor.order().grid(view.canvas);
-        let down_first = self.processor.params().resampler.vertical_first(plan.size, view.resized);
+        let down_first = self.processor.params().resampler.vertical_first(plan.size.into(), view.resized.into());
         [
             unit,
             rows * columns,
@@ -345,7 +345,7 @@ impl<E: InputElement> DeviceProcessor<E> {
             17.. => 32,
             side => side * order.merge.min(2),
         };
-        let axis = usize::from(params.resampler.vertical_first(size, view.resized));
+        let axis = usize::from(params.resampler.vertical_first(size.into(), view.resized.into()));
         let scale = f64::from(size[axis]) / f64::from(view.resized[axis]);
         let samples = f64::from(tile) * scale + 2.0 * params.filter.support() * scale.max(1.0) + 2.0;
         (samples * f64::from(tile)).min(f64::from(WINDOW.end)) as u32

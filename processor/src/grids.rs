@@ -53,10 +53,20 @@ pub fn vision_position_ids(grids: &[PatchGrid], merge: u32) -> Vec<[i64; 2]> {
     ids
 }
 
-/// Returns the merged cells window by window, and where windows begin among the patches of that
-/// order. Windows of `window` pixels a side are cut at the border.
+/// The order in which the window attention of Qwen2.5-VL takes merged cells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowIndex {
+    /// The merged cells window by window: `window_index` of transformers.
+    pub order: Vec<i64>,
+    /// The starts of the windows among the patches of that order, and the end of the last one:
+    /// `cu_window_seqlens`.
+    pub cu_seqlens: Vec<i32>,
+}
+
+/// Returns the merged cells window by window. Windows of `window` pixels a side are cut at the
+/// border.
 #[must_use]
-pub fn window_index(grids: &[PatchGrid], merge: u32, window: u32, patch: u32) -> (Vec<i64>, Vec<i32>) {
+pub fn window_index(grids: &[PatchGrid], merge: u32, window: u32, patch: u32) -> WindowIndex {
     let side = (window / merge / patch).max(1);
     let (mut order, mut ends, mut base) = (Vec::new(), vec![0], 0);
     for grid in grids {
@@ -71,5 +81,5 @@ pub fn window_index(grids: &[PatchGrid], merge: u32, window: u32, patch: u32) ->
             base += i64::from(rows * columns);
         }
     }
-    (order, ends)
+    WindowIndex { order, cu_seqlens: ends }
 }

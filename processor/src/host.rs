@@ -6,6 +6,8 @@ use rayon::prelude::*;
 use thalweg::simt::{bf16, f16};
 use thalweg_kernels::processor::InputNumber;
 
+use thalweg::Size;
+
 use crate::coefficients::AxisCoefficients;
 use crate::levels::Table;
 use crate::plan::{ImagePlan, UnitOrder, View};
@@ -159,7 +161,7 @@ impl Processor {
             let to = &mut to[first..];
             let down = weights.get(&[size[0], view.resized[0]]);
             let across = weights.get(&[size[1], view.resized[1]]);
-            let vertical_first = self.params().resampler.vertical_first(size, view.resized);
+            let vertical_first = self.params().resampler.vertical_first(size.into(), view.resized.into());
             let resize = Resize { rgb, size, to: view.resized, across, down, vertical_first };
             sink.write(resize, to);
         }
@@ -247,26 +249,27 @@ impl<E: InputElement> Sink<'_, E> {
     }
 }
 
-/// Resizes an image to `to` (rows, columns), in two passes with levels between them.
+/// Resizes an image to the size `to`, in two passes with levels between them.
 ///
 /// ```
+/// use thalweg::Size;
 /// use thalweg_processor::{ResampleFilter, Resampler, RgbImage, resize};
 ///
 /// let image = RgbImage { height: 1, width: 2, rgb: &[0, 0, 0, 200, 100, 50] };
-/// assert_eq!(resize(image, [1, 1], ResampleFilter::Bilinear, Resampler::Pil)?, [100, 50, 25]);
+/// assert_eq!(resize(image, Size::new(1, 1), ResampleFilter::Bilinear, Resampler::Pil)?, [100, 50, 25]);
 /// # Ok::<(), thalweg_processor::Error>(())
 /// ```
 ///
 /// # Errors
 /// A side is out of its range, the bytes are not as many as the size says, or the library has no
 /// such filter.
-pub fn resize(image: RgbImage<'_>, to: [u32; 2], filter: ResampleFilter, resampler: Resampler) -> Result<Vec<u8>> {
+pub fn resize(image: RgbImage<'_>, to: Size, filter: ResampleFilter, resampler: Resampler) -> Result<Vec<u8>> {
     image.admit()?;
-    let size = [image.height, image.width];
+    let vertical_first = resampler.vertical_first(Size::new(image.height, image.width), to);
+    let (size, to) = ([image.height, image.width], to.sides());
     let axis = |i: usize| AxisCoefficients::new(size[i], to[i], filter, resampler);
     let (down, across) = (axis(0)?, axis(1)?);
     let (down, across) = ((size[0] != to[0]).then_some(&down), (size[1] != to[1]).then_some(&across));
-    let vertical_first = resampler.vertical_first(size, to);
     let mut rgb = Vec::with_capacity(3 * to[0] as usize * to[1] as usize);
     Resize { rgb: image.rgb, size, to, across, down, vertical_first }.rows(|_, row| rgb.extend_from_slice(row));
     Ok(rgb)

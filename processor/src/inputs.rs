@@ -1,6 +1,8 @@
 //! The shape of a batch, and what models derive from the grids of its images.
 
-use crate::grids::{self, PatchGrid};
+use thalweg::Size;
+
+use crate::grids::{self, PatchGrid, WindowIndex};
 use crate::plan::{ImagePlan, Units};
 use crate::{Error, InputFormat, Processor, Result};
 
@@ -13,26 +15,36 @@ pub struct InputLayout {
     processor: Processor,
     /// The plans of the images that are in the batch, each with its index.
     pub(crate) plans: Vec<(usize, ImagePlan)>,
-    errors: Vec<(usize, Error)>,
+    errors: Vec<RefusedImage>,
     pub(crate) units: Units,
 }
 
+/// An image that is not in a batch.
+#[derive(Clone, Debug)]
+pub struct RefusedImage {
+    /// The index of the image.
+    pub index: usize,
+    /// The reason.
+    pub error: Error,
+}
+
 impl Processor {
-    /// Computes the shape of a batch from the sizes (rows, columns) of its images.
+    /// Computes the shape of a batch from the sizes of its images.
     ///
     /// ```
+    /// use thalweg::Size;
     /// use thalweg_processor::Processor;
     ///
-    /// let layout = Processor::qwen3_vl().layout(&[[480, 640], [9, 9000]])?;
+    /// let layout = Processor::qwen3_vl().layout(&[Size::new(480, 640), Size::new(9, 9000)])?;
     /// assert_eq!((layout.shape(), layout.cu_seqlens()), (vec![1200, 1536], Some(vec![0, 1200])));
-    /// assert!(layout.errors()[0].1.to_string().contains("1000 times")); // the second image
+    /// assert!(layout.errors()[0].error.to_string().contains("1000 times")); // the second image
     /// # Ok::<(), thalweg_processor::Error>(())
     /// ```
     ///
     /// # Errors
     /// The batch has more than 2^31 - 1 rows. Errors of images are in [`InputLayout::errors`].
-    pub fn layout(&self, sizes: &[[u32; 2]]) -> Result<InputLayout> {
-        self.layout_of(sizes.iter().map(|size| self.plan(*size)))
+    pub fn layout(&self, sizes: &[Size]) -> Result<InputLayout> {
+        self.layout_of(sizes.iter().map(|size| self.plan(size.sides())))
     }
 
     /// Computes the shape of a batch from the plans of its images.
@@ -41,7 +53,7 @@ impl Processor {
         for (i, plan) in plans.enumerate() {
             match plan {
                 Ok(plan) => good.push((i, plan)),
-                Err(error) => errors.push((i, error)),
+                Err(error) => errors.push(RefusedImage { index: i, error }),
             }
         }
         let counts = || good.iter().map(|(_, plan)| plan.units);
@@ -75,7 +87,7 @@ impl InputLayout {
 
     /// Returns the images that are not in the batch, and why.
     #[must_use]
-    pub fn errors(&self) -> &[(usize, Error)] {
+    pub fn errors(&self) -> &[RefusedImage] {
         &self.errors
     }
 
@@ -161,7 +173,7 @@ impl InputLayout {
     /// Returns `window_index` and `cu_window_seqlens` of Qwen2.5-VL with windows of `window` pixels
     /// a side, which are 112 in its files.
     #[must_use]
-    pub fn window_index(&self, window: u32) -> Option<(Vec<i64>, Vec<i32>)> {
+    pub fn window_index(&self, window: u32) -> Option<WindowIndex> {
         Some(grids::window_index(&self.grids()?, self.merge()?, window, self.processor.order().side))
     }
 

@@ -68,7 +68,7 @@ pub use coefficients::AxisCoefficients;
 pub use device::{DeviceImage, DeviceProcessor, ModelInputs, ModelInputsEvents, ModelInputsOn};
 pub use error::{Error, Result};
 pub use host::{HostInputs, InputElement, RgbImage, resize};
-pub use inputs::InputLayout;
+pub use inputs::{InputLayout, RefusedImage};
 pub use packing::pack;
 pub use positions::{InterpolatedPlaces, TransformersVersion, siglip2_positions};
 pub use processor::{CLIP, ColorStatistics, HALF, IMAGENET, InputFormat, Processor, ProcessorParams};

@@ -1,5 +1,7 @@
 //! Position embeddings that models interpolate for the grid of an image.
 
+use thalweg::Size;
+
 use crate::error::parameter;
 use crate::grids::PatchGrid;
 use crate::{Error, InputElement, Result};
@@ -106,20 +108,20 @@ fn linspace(side: u32, n: u32, i: u32) -> f32 {
 }
 
 /// Resizes the position embeddings of SigLIP2, a table of `side * side` rows of `width` numbers, to
-/// the shape of each image (rows, columns): [images, `max_patches`, `width`]. Rows of padding
+/// the grid of patches of each image: [images, `max_patches`, `width`]. Rows of padding
 /// repeat the first one.
 ///
 /// The numbers are those of torch's antialiased bilinear resize within 1e-6 for numbers of order 1.
 ///
 /// # Errors
 /// The table is no square, or an image has more than `max_patches` patches.
-pub fn siglip2_positions(table: &[f32], width: usize, shapes: &[[u32; 2]], max_patches: usize) -> Result<Vec<f32>> {
+pub fn siglip2_positions(table: &[f32], width: usize, grids: &[Size], max_patches: usize) -> Result<Vec<f32>> {
     let side = (table.len() / width.max(1)).isqrt();
     if side == 0 || side * side * width != table.len() {
         return Err(parameter("table", format!("{} numbers", table.len()), "a square of rows"));
     }
-    let mut all = Vec::with_capacity(shapes.len() * max_patches * width);
-    for &[rows, columns] in shapes {
+    let mut all = Vec::with_capacity(grids.len() * max_patches * width);
+    for &Size { height: rows, width: columns } in grids {
         let patches = rows as usize * columns as usize;
         if patches == 0 || patches > max_patches {
             return Err(Error::Capacity { what: "patches", given: patches as u64, room: max_patches as u64 });

@@ -1,10 +1,12 @@
 //! The processor: its parameters, and the plan of an image.
 
+use thalweg::Size;
+
 use crate::coefficients::admit;
 use crate::error::parameter;
 use crate::levels::{Table, table};
 use crate::plan::{ImagePlan, UnitOrder, View};
-use crate::sizes::{anyres, naflex_size, shortest_edge, smart_resize, tile_grid};
+use crate::sizes::{AnyResSize, anyres, naflex_size, shortest_edge, smart_resize, tile_grid};
 use crate::{Error, ResampleFilter, Resampler, Result, Style};
 
 /// The mean of red, green and blue, and the deviation of each.
@@ -55,8 +57,8 @@ pub enum InputFormat {
     AnyRes {
         /// The pixels a side of a tile.
         tile: u32,
-        /// The sizes of canvases (rows, columns), in multiples of a tile.
-        canvases: Vec<[u32; 2]>,
+        /// The sizes of canvases, in multiples of a tile.
+        canvases: Vec<Size>,
     },
     /// CLIP: the middle of an image whose short edge is resized to `edge`.
     Crop {
@@ -138,7 +140,7 @@ impl ProcessorParams {
     /// The parameters of LLaVA-OneVision: canvases of up to 6 x 6 tiles of 384 x 384.
     #[must_use]
     pub fn llava_onevision() -> Self {
-        let canvases = (1..=6).flat_map(|a| (1..=6).map(move |b| [384 * a, 384 * b])).collect();
+        let canvases = (1..=6).flat_map(|a| (1..=6).map(move |b| Size::new(384 * a, 384 * b))).collect();
         Self::of(InputFormat::AnyRes { tile: 384, canvases }, ResampleFilter::Bicubic, CLIP)
     }
 
@@ -205,7 +207,7 @@ impl InputFormat {
             Self::AnyRes { tile, ref canvases } => {
                 within("tile", tile.into(), 1, MAX_UNIT)?;
                 within("canvases", canvases.len() as u64, 1, 4096)?;
-                canvases.iter().flatten().try_for_each(|&side| {
+                canvases.iter().flat_map(|canvas| canvas.sides()).try_for_each(|side| {
                     within("canvas", side.into(), 1, 16384)?;
                     within("canvas modulo tile", (side % tile).into(), 0, 0)
                 })
@@ -231,25 +233,28 @@ impl InputFormat {
     }
 
     /// Returns the views of an image of a size that is in its range.
-    fn views(&self, size: [u32; 2]) -> Result<Vec<View>> {
+    fn views(&self, size: Size) -> Result<Vec<View>> {
         Ok(match *self {
             Self::Qwen { patch, merge, min_pixels, max_pixels } => {
-                vec![View::whole(smart_resize(size, patch * merge, min_pixels, max_pixels)?, 0)]
+                vec![View::whole(smart_resize(size, patch * merge, min_pixels, max_pixels)?.sides(), 0)]
             }
-            Self::NaFlex { patch, max_patches, .. } => vec![View::whole(naflex_size(size, patch, max_patches)?, 0)],
+            Self::NaFlex { patch, max_patches, .. } => {
+                vec![View::whole(naflex_size(size, patch, max_patches)?.sides(), 0)]
+            }
             Self::Tiles { tile, min_tiles, max_tiles } => {
-                let [columns, rows] = tile_grid(size, tile, min_tiles, max_tiles);
+                let Size { height: rows, width: columns } = tile_grid(size, tile, min_tiles, max_tiles);
                 let tiles = View::whole([rows * tile, columns * tile], 0);
                 let thumbnail = (rows * columns > 1).then(|| View::whole([tile; 2], rows * columns));
                 [tiles].into_iter().chain(thumbnail).collect()
             }
             Self::AnyRes { tile, ref canvases } => {
-                let [canvas, resized] = anyres(size, canvases)?;
+                let AnyResSize { canvas, resized } = anyres(size, canvases)?;
+                let (canvas, resized) = (canvas.sides(), resized.sides());
                 let at = [0, 1].map(|i| ((canvas[i] - resized[i]) / 2) as i32);
                 vec![View::whole([tile; 2], 0), View { resized, canvas, at, first: 1 }]
             }
             Self::Crop { edge, crop } => {
-                let resized = shortest_edge(size, edge)?;
+                let resized = shortest_edge(size, edge)?.sides();
                 let at = resized.map(|side| -(((side - crop) / 2) as i32));
                 vec![View { resized, canvas: [crop; 2], at, first: 0 }]
             }
@@ -370,19 +375,18 @@ impl Processor {
         self.order
     }
 
-    /// Returns the patches or tiles of an image of `size` (rows, columns) as rows and columns,
-    /// without thumbnails.
+    /// Returns the grid of the patches or tiles of an image of this size, without thumbnails.
     ///
     /// # Errors
     /// The size is refused.
-    pub fn patch_grid(&self, size: [u32; 2]) -> Result<[u32; 2]> {
-        Ok(self.plan(size)?.grid)
+    pub fn patch_grid(&self, size: Size) -> Result<Size> {
+        Ok(self.plan(size.sides())?.grid.into())
     }
 
     /// Returns the plan of an image.
     pub(crate) fn plan(&self, size: [u32; 2]) -> Result<ImagePlan> {
         crate::sizes::admit(size)?;
-        let views = self.params.format.views(size)?;
+        let views = self.params.format.views(size.into())?;
         let grids = views.iter().map(|view| self.order.grid(view.canvas));
         let units = grids.map(|[rows, columns]| u64::from(rows) * u64::from(columns)).sum::<u64>();
         let [height, width] = size;

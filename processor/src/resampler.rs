@@ -1,5 +1,7 @@
 //! The filters, and the libraries whose arithmetic a resize has.
 
+use thalweg::Size;
+
 /// A filter of a resize, with Pillow's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResampleFilter {
@@ -81,11 +83,11 @@ pub enum Resampler {
 }
 
 impl Resampler {
-    /// Says whether an image of `from` (rows, columns) is first resized down and then across to
+    /// Says whether an image of size `from` is first resized down and then across to
     /// become one of `to`.
     #[must_use]
-    pub fn vertical_first(self, from: [u32; 2], to: [u32; 2]) -> bool {
-        let [[h, w], [rows, columns]] = [from, to].map(|size| size.map(i64::from));
+    pub fn vertical_first(self, from: Size, to: Size) -> bool {
+        let [[h, w], [rows, columns]] = [from, to].map(|size| size.sides().map(i64::from));
         match self {
             Self::Pil | Self::Aten => false,
             Self::Pil12_2 => h > 100 * w && rows < h,

@@ -1,6 +1,8 @@
 //! The sizes to which processors resize: those that the Python code computes, in the same doubles.
 //!
-//! Sizes are rows, columns. Grids of tiles are columns, rows, as InternVL has them.
+//! The grids of tiles are sizes, too.
+
+use thalweg::Size;
 
 use crate::{Error, Result};
 
@@ -16,10 +18,10 @@ pub(crate) fn admit([height, width]: [u32; 2]) -> Result<()> {
 }
 
 /// Returns the size, if its sides are no longer than a resize can make them.
-fn bounded([height, width]: [u32; 2], resized: [f64; 2]) -> Result<[u32; 2]> {
+fn bounded(Size { height, width }: Size, resized: [f64; 2]) -> Result<Size> {
     let sides = resized.map(|side| side as u64);
     match sides.iter().all(|side| (1..=MAX_RESIZED).contains(side)) {
-        true => Ok(sides.map(|side| side as u32)),
+        true => Ok(sides.map(|side| side as u32).into()),
         false => Err(Error::ResizedSize { height, width, resized: sides }),
     }
 }
@@ -29,8 +31,8 @@ fn bounded([height, width]: [u32; 2], resized: [f64; 2]) -> Result<[u32; 2]> {
 ///
 /// # Errors
 /// The image is longer than 200 times its width or becomes too large.
-pub fn smart_resize(size: [u32; 2], factor: u32, min_pixels: u64, max_pixels: u64) -> Result<[u32; 2]> {
-    let [h, w] = size.map(f64::from);
+pub fn smart_resize(size: Size, factor: u32, min_pixels: u64, max_pixels: u64) -> Result<Size> {
+    let [h, w] = size.sides().map(f64::from);
     let ratio = h.max(w) / h.min(w);
     if ratio > 200.0 {
         return Err(Error::Ratio { ratio });
@@ -54,9 +56,9 @@ pub fn smart_resize(size: [u32; 2], factor: u32, min_pixels: u64, max_pixels: u6
 ///
 /// # Errors
 /// The image becomes too large.
-pub fn naflex_size(size: [u32; 2], patch: u32, max_patches: u32) -> Result<[u32; 2]> {
+pub fn naflex_size(size: Size, patch: u32, max_patches: u32) -> Result<Size> {
     let p = f64::from(patch);
-    let scaled = |scale: f64| size.map(|side| p.max((f64::from(side) * scale / p).ceil() * p));
+    let scaled = |scale: f64| size.sides().map(|side| p.max((f64::from(side) * scale / p).ceil() * p));
     let (mut lo, mut hi) = (1e-5 / 10.0, 100.0);
     while hi - lo >= 1e-5 {
         let middle = (lo + hi) / 2.0;
@@ -66,10 +68,10 @@ pub fn naflex_size(size: [u32; 2], patch: u32, max_patches: u32) -> Result<[u32;
     bounded(size, scaled(lo))
 }
 
-/// Returns the grid of tiles (columns, rows) of InternVL: the one whose shape is nearest to that of
+/// Returns the grid of tiles of InternVL: the one whose shape is nearest to that of
 /// the image, with `lo` to `hi` tiles.
 #[must_use]
-pub fn tile_grid([height, width]: [u32; 2], tile: u32, lo: u32, hi: u32) -> [u32; 2] {
+pub fn tile_grid(Size { height, width }: Size, tile: u32, lo: u32, hi: u32) -> Size {
     let mut grids: Vec<[u32; 2]> = (1..=hi).flat_map(|c| (1..=hi / c).map(move |r| [c, r])).collect();
     grids.retain(|[c, r]| c * r >= lo);
     grids.sort_by_key(|[c, r]| c * r);
@@ -82,40 +84,49 @@ pub fn tile_grid([height, width]: [u32; 2], tile: u32, lo: u32, hi: u32) -> [u32
             (best, least) = ([c, r], difference);
         }
     }
-    best
+    let [columns, rows] = best;
+    Size::new(rows, columns)
 }
 
 /// Returns the size of CLIP, whose short edge is `edge`.
 ///
 /// # Errors
 /// The long edge becomes too large.
-pub fn shortest_edge(size: [u32; 2], edge: u32) -> Result<[u32; 2]> {
-    let [h, w] = size;
+pub fn shortest_edge(size: Size, edge: u32) -> Result<Size> {
+    let Size { height: h, width: w } = size;
     let (short, long) = (h.min(w), h.max(w));
     let long = f64::from((u64::from(edge) * u64::from(long) / u64::from(short)).min(u64::from(u32::MAX)) as u32);
     bounded(size, if w <= h { [long, f64::from(edge)] } else { [f64::from(edge), long] })
 }
 
-/// Returns the canvas of LLaVA-OneVision among `canvases` (rows, columns), and the size of the
-/// image in its middle.
+/// A canvas of LLaVA-OneVision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnyResSize {
+    /// The size of the canvas.
+    pub canvas: Size,
+    /// The size of the image in its middle.
+    pub resized: Size,
+}
+
+/// Returns the canvas of LLaVA-OneVision among `canvases`.
 ///
 /// # Errors
 /// There are no canvases.
-pub fn anyres(size: [u32; 2], canvases: &[[u32; 2]]) -> Result<[[u32; 2]; 2]> {
-    let [h, w] = size.map(f64::from);
-    let area = u64::from(size[0]) * u64::from(size[1]);
-    let (mut best, mut most, mut least) = ([0; 2], 0, u64::MAX);
+pub fn anyres(size: Size, canvases: &[Size]) -> Result<AnyResSize> {
+    let [h, w] = size.sides().map(f64::from);
+    let area = size.area();
+    let (mut best, mut most, mut least) = (Size::default(), 0, u64::MAX);
     for &canvas in canvases {
-        let [rows, columns] = canvas.map(f64::from);
+        let [rows, columns] = canvas.sides().map(f64::from);
         let s = (columns / w).min(rows / h);
         let shown = (((w * s) as u64) * ((h * s) as u64)).min(area);
-        let waste = u64::from(canvas[0]) * u64::from(canvas[1]) - shown;
+        let waste = canvas.area() - shown;
         if shown > most || (shown == most && waste < least) {
             (best, most, least) = (canvas, shown, waste);
         }
     }
-    let [rows, columns] = best.map(f64::from);
+    let [rows, columns] = best.sides().map(f64::from);
     let (sw, sh) = (columns / w, rows / h);
     let inner = if sw < sh { [(h * sw).ceil().min(rows), columns] } else { [rows, (w * sh).ceil().min(columns)] };
-    Ok([best, bounded(size, inner)?])
+    Ok(AnyResSize { canvas: best, resized: bounded(size, inner)? })
 }

@@ -1,5 +1,6 @@
 //! Configuration files: those of published models, and what is refused.
 
+use thalweg::Size;
 use thalweg_processor::{HALF, IMAGENET, InputFormat, ProcessorParams, ResampleFilter};
 
 /// The settings that most files have.
@@ -43,7 +44,7 @@ fn files_of_models() {
         r#"{COMMON, "do_pad": true, "image_grid_pinpoints": [[384, 384], [384, 768], [768, 384]], "resample": 3,
         "size": {"height": 384, "width": 384}, "image_processor_type": "LlavaOnevisionImageProcessor"}"#,
     );
-    let canvases = vec![[384, 384], [384, 768], [768, 384]];
+    let canvases = [[384, 384], [384, 768], [768, 384]].map(Size::from).to_vec();
     assert_eq!(llava, ProcessorParams::llava_onevision().with_format(InputFormat::AnyRes { tile: 384, canvases }));
     for [size, crop] in [["224", "224"], [r#"{"shortest_edge": 224}"#, r#"{"height": 224, "width": 224}"#]] {
         let clip = r#"{COMMON, "crop_size": CROP, "do_center_crop": true, "feature_extractor_type": "CLIPFeatureExtractor",

@@ -175,7 +175,7 @@ fn an_error_is_of_its_image_only() {
         let mut processor = DeviceProcessor::<f32>::new(processors()[0].clone());
         let inputs = processor.process(&stream, &rgb, &places).unwrap();
         let inputs = inputs.synchronize().unwrap();
-        assert_eq!(inputs.layout.errors()[0].0, 2);
+        assert_eq!(inputs.layout.errors()[0].index, 2);
         let good = processors()[0].process::<f32>(&views(&images())).unwrap();
         let inputs = stream.wait(Event::ready(inputs)).unwrap();
         assert!(stream.read_blocking(&inputs.pixel_values).unwrap() == good.pixel_values);
@@ -190,7 +190,7 @@ fn what_does_not_fit_is_refused() {
     let image = |start| DeviceImage { start, height: 3, width: 3 };
     let refused = processor.process(&stream, &rgb, &[image(3)]).unwrap_err().to_string();
     assert_eq!(refused, "`rgb` is 30 bytes, expected 30 for image 0, and up to 3 more, to a multiple of 4");
-    let layout = processor.processor().layout(&[[3, 3]]).unwrap();
+    let layout = processor.processor().layout(&[[3, 3].into()]).unwrap();
     let mut to = stream.alloc::<f32>(191).unwrap();
     let refused = processor.process_into(&stream, &layout, &rgb, &[image(0)], &mut to);
     assert!(matches!(refused, Err(Error::Capacity { given: 192, room: 191, .. })));
@@ -198,7 +198,7 @@ fn what_does_not_fit_is_refused() {
     let other = DeviceImage { start: 0, height: 2, width: 3 };
     assert!(processor.process_into(&stream, &layout, &rgb, &[other], &mut to).is_err());
     assert!(processor.process_into(&stream, &layout, &rgb, &[], &mut to).is_err());
-    let other = Processor::siglip(9).unwrap().layout(&[[3, 3]]).unwrap();
+    let other = Processor::siglip(9).unwrap().layout(&[[3, 3].into()]).unwrap();
     assert!(processor.process_into(&stream, &other, &rgb, &[image(0)], &mut to).is_err());
     processor.process_into(&stream, &layout, &rgb, &[image(0)], &mut to).unwrap();
     let empty = processor.process(&stream, &rgb, &[]).unwrap().synchronize().unwrap();

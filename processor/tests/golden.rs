@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 use testkit::files::repository;
-use thalweg_processor::grids::{self, PatchGrid};
+use thalweg::Size;
+use thalweg_processor::grids::{self, PatchGrid, WindowIndex};
 use thalweg_processor::{
     AxisCoefficients, CLIP, ColorStatistics, HALF, HostInputs, IMAGENET, InputFormat, InterpolatedPlaces, Processor,
     ProcessorParams, ResampleFilter, Resampler, RopePositions, Style, TokenSequences, TransformersVersion, pack,
@@ -73,7 +74,7 @@ fn resized_levels() {
         let [to, from, photo, mode] = parts[..] else { panic!("{name}") };
         let to: Vec<u32> = to.split('x').map(|n| n.parse().unwrap()).collect();
         let image = golden.image(&format!("image.{photo}.{from}")).unwrap();
-        let rgb = resize(image.view(), [to[0], to[1]], filter(f), resampler(mode)).unwrap();
+        let rgb = resize(image.view(), Size::new(to[0], to[1]), filter(f), resampler(mode)).unwrap();
         golden.assert_equal(name, &[to[0] as usize, to[1] as usize, 3], &rgb);
         count += 1;
     }
@@ -101,9 +102,9 @@ fn sizes_after_the_resize() {
     let column = |name: &str| golden.numbers(name, i32::from_le_bytes);
     let pairs = |name: &str| column(name).as_chunks::<2>().0.to_vec();
     let given: Vec<[u32; 2]> = pairs("size").into_iter().map(|pair| pair.map(|n| n as u32)).collect();
-    let check = |name: &str, size: &dyn Fn([u32; 2]) -> [u32; 2]| {
+    let check = |name: &str, size: &dyn Fn(Size) -> Size| {
         for (given, expected) in given.iter().zip(pairs(name)) {
-            assert_eq!(size(*given).map(|n| n as i32), expected, "{name} of {given:?}");
+            assert_eq!(size((*given).into()).sides().map(|n| n as i32), expected, "{name} of {given:?}");
         }
     };
     let qwen = |f, lo, hi| move |size| sizes::smart_resize(size, f, lo, hi).unwrap_or_default();
@@ -113,8 +114,9 @@ fn sizes_after_the_resize() {
     for (name, patch, most) in [("naflex-16-256", 16, 256), ("naflex-14-1024", 14, 1024), ("naflex-16-784", 16, 784)] {
         check(name, &|size| sizes::naflex_size(size, patch, most).unwrap());
     }
-    check("internvl-columns-rows-448-1-12", &|size| sizes::tile_grid(size, 448, 1, 12));
-    check("internvl-columns-rows-448-2-6", &|size| sizes::tile_grid(size, 448, 2, 6));
+    let columns_first = |grid: Size| Size::new(grid.width, grid.height);
+    check("internvl-columns-rows-448-1-12", &|size| columns_first(sizes::tile_grid(size, 448, 1, 12)));
+    check("internvl-columns-rows-448-2-6", &|size| columns_first(sizes::tile_grid(size, 448, 2, 6)));
     // A long image becomes longer than a resize can make it.
     let exact = |[h, w]: [u32; 2]| {
         let long = |long: u32, short: u32| (224 * u64::from(long) / u64::from(short)) as u32;
@@ -122,11 +124,11 @@ fn sizes_after_the_resize() {
     };
     check("clip-224", &|size| match sizes::shortest_edge(size, 224) {
         Ok(resized) => resized,
-        Err(_) => Some(exact(size)).filter(|sides| sides.iter().any(|side| *side > 65535)).unwrap(),
+        Err(_) => Some(exact(size.sides())).filter(|sides| sides.iter().any(|side| *side > 65535)).unwrap().into(),
     });
-    let canvases: Vec<_> = (1..=6).flat_map(|a| (1..=6).map(move |b| [384 * a, 384 * b])).collect();
-    check("onevision-canvas", &|size| sizes::anyres(size, &canvases).unwrap()[0]);
-    check("onevision-inner", &|size| sizes::anyres(size, &canvases).unwrap()[1]);
+    let canvases: Vec<_> = (1..=6).flat_map(|a| (1..=6).map(move |b| Size::new(384 * a, 384 * b))).collect();
+    check("onevision-canvas", &|size| sizes::anyres(size, &canvases).unwrap().canvas);
+    check("onevision-inner", &|size| sizes::anyres(size, &canvases).unwrap().resized);
 }
 
 fn number(parameters: &Value, key: &str) -> u32 {
@@ -155,7 +157,8 @@ pub(crate) fn params(name: &str, golden: &Golden) -> ProcessorParams {
             (ProcessorParams::internvl(), InputFormat::Tiles { tile, min_tiles, max_tiles })
         }
         "llava-onevision" => {
-            let canvases = serde_json::from_value(parameters["pinpoints"].clone()).unwrap();
+            let canvases: Vec<[u32; 2]> = serde_json::from_value(parameters["pinpoints"].clone()).unwrap();
+            let canvases = canvases.into_iter().map(Size::from).collect();
             (ProcessorParams::llava_onevision(), InputFormat::AnyRes { tile: n("size"), canvases })
         }
         "clip" => (ProcessorParams::clip(1), InputFormat::Crop { edge: n("size"), crop: n("crop") }),
@@ -194,7 +197,7 @@ fn pixel_values_and_the_tensors_beside_them() {
             golden.assert_equal("vision_position_ids", &[ids.len() / 2, 2], &ids);
         }
         if name.starts_with("qwen2.5") {
-            let (order, ends) = layout.window_index(112).unwrap();
+            let WindowIndex { order, cu_seqlens: ends } = layout.window_index(112).unwrap();
             golden.assert_equal("window_index", &[order.len()], &order);
             golden.assert_equal("cu_window_seqlens", &[ends.len()], &ends);
         }
@@ -261,7 +264,7 @@ fn position_embeddings_of_siglip2() {
     let golden = Golden::read("siglip2-naflex");
     let table = golden.numbers("position_embedding.weight", f32::from_le_bytes);
     let shapes = golden.numbers("position_shapes", i64::from_le_bytes);
-    let shapes: Vec<[u32; 2]> = shapes.as_chunks::<2>().0.iter().map(|pair| pair.map(|n| n as u32)).collect();
+    let shapes: Vec<Size> = shapes.as_chunks::<2>().0.iter().map(|pair| pair.map(|n| n as u32).into()).collect();
     let expected = golden.numbers("position_embeddings", f32::from_le_bytes);
     let most = expected.len() / 8 / shapes.len();
     let made = siglip2_positions(&table, 8, &shapes, most).unwrap();

@@ -1,9 +1,10 @@
 //! Sizes, ratios and parameters at the ends of their ranges and past them.
 
+use thalweg::Size;
 use thalweg_processor::grids::PatchGrid;
 use thalweg_processor::{
-    Error, HALF, InputFormat, InterpolatedPlaces, Processor, ProcessorParams, ResampleFilter, Resampler, RgbImage,
-    RopePositions, TokenSequences, TransformersVersion, pack, resize, siglip2_positions,
+    Error, HALF, InputFormat, InterpolatedPlaces, Processor, ProcessorParams, RefusedImage, ResampleFilter, Resampler,
+    RgbImage, RopePositions, TokenSequences, TransformersVersion, pack, resize, siglip2_positions,
 };
 
 /// One column or row of the largest length, and one pixel, in every layout.
@@ -23,7 +24,9 @@ fn extreme_sizes() {
             let inputs = processor.process::<f32>(&[RgbImage { height, width, rgb: &rgb }]).unwrap();
             match (&processor.params().format, inputs.layout.errors()) {
                 (_, []) => assert!(inputs.pixel_values.iter().all(|v| v.is_finite()) && inputs.layout.len() == 1),
-                (InputFormat::Qwen { .. }, [(0, Error::Ratio { ratio })]) => assert_eq!(*ratio, 16384.0),
+                (InputFormat::Qwen { .. }, [RefusedImage { index: 0, error: Error::Ratio { ratio } }]) => {
+                    assert_eq!(*ratio, 16384.0)
+                }
                 (format, errors) => panic!("{height} x {width}, {format:?}: {errors:?}"),
             }
         }
@@ -33,36 +36,36 @@ fn extreme_sizes() {
 #[test]
 fn refused_sizes() {
     let qwen = Processor::qwen2_vl();
-    assert_eq!(qwen.patch_grid([1, 200]).unwrap(), [2, 58]);
-    let error = qwen.patch_grid([1, 201]).unwrap_err();
+    assert_eq!(qwen.patch_grid(Size::new(1, 200)).unwrap(), Size::new(2, 58));
+    let error = qwen.patch_grid(Size::new(1, 201)).unwrap_err();
     assert_eq!(error.to_string(), "the long side of an image is 201 times the short one, expected at most 200");
     for size in [[0, 1], [1, 16385], [u32::MAX; 2]] {
-        assert!(matches!(qwen.patch_grid(size), Err(Error::ImageSize { .. })));
+        assert!(matches!(qwen.patch_grid(size.into()), Err(Error::ImageSize { .. })));
     }
     let clip = Processor::clip(224).unwrap();
-    let error = clip.patch_grid([1, 16384]).unwrap_err();
+    let error = clip.patch_grid(Size::new(1, 16384)).unwrap_err();
     assert_eq!(
         error.to_string(),
         "an image of 1 x 16384 would become one of 224 x 3670016, expected 1 to 65535 a side"
     );
     let huge = InputFormat::NaFlex { patch: 256, max_patches: 1 << 24, packed: true };
     let huge = Processor::new(ProcessorParams::siglip2_naflex(1).with_format(huge)).unwrap();
-    assert!(matches!(huge.patch_grid([16384, 16384]), Err(Error::ResizedSize { .. })));
+    assert!(matches!(huge.patch_grid(Size::new(16384, 16384)), Err(Error::ResizedSize { .. })));
     let max_pixels = u64::from(u32::MAX);
     let small = InputFormat::Qwen { patch: 1, merge: 1, min_pixels: max_pixels - 10, max_pixels };
     let small = Processor::new(ProcessorParams::qwen2_vl().with_format(small)).unwrap();
-    assert!(small.patch_grid([5000, 5000]).is_err(), "more than 2^31 - 1 patches");
+    assert!(small.patch_grid(Size::new(5000, 5000)).is_err(), "more than 2^31 - 1 patches");
     let tiny = InputFormat::Qwen { patch: 1, merge: 1, min_pixels: 1 << 30, max_pixels: 1 << 31 };
     let tiny = Processor::new(ProcessorParams::qwen2_vl().with_format(tiny)).unwrap();
-    assert!(tiny.layout(&[[100, 100]]).is_ok());
-    assert!(matches!(tiny.layout(&[[100, 100]; 2]), Err(Error::Capacity { given: 2_147_483_648, .. })));
+    assert!(tiny.layout(&[Size::new(100, 100)]).is_ok());
+    assert!(matches!(tiny.layout(&[Size::new(100, 100); 2]), Err(Error::Capacity { given: 2_147_483_648, .. })));
 }
 
 #[test]
 fn one_block_at_least() {
     let format = InputFormat::Qwen { patch: 14, merge: 2, min_pixels: 0, max_pixels: 1 };
     let processor = Processor::new(ProcessorParams::qwen2_vl().with_format(format)).unwrap();
-    assert_eq!(processor.patch_grid([3000, 4000]).unwrap(), [2, 2]);
+    assert_eq!(processor.patch_grid(Size::new(3000, 4000)).unwrap(), Size::new(2, 2));
 }
 
 #[test]
@@ -78,8 +81,8 @@ fn refused_parameters() {
         (InputFormat::Tiles { tile: 0, min_tiles: 1, max_tiles: 2 }, "tile"),
         (InputFormat::Tiles { tile: 4, min_tiles: 3, max_tiles: 2 }, "min_tiles"),
         (InputFormat::AnyRes { tile: 4, canvases: vec![] }, "canvases"),
-        (InputFormat::AnyRes { tile: 4, canvases: vec![[4, 6]] }, "canvas modulo tile"),
-        (InputFormat::AnyRes { tile: 4, canvases: vec![[0, 4]] }, "canvas"),
+        (InputFormat::AnyRes { tile: 4, canvases: vec![Size::new(4, 6)] }, "canvas modulo tile"),
+        (InputFormat::AnyRes { tile: 4, canvases: vec![Size::new(0, 4)] }, "canvas"),
         (InputFormat::Crop { edge: 8, crop: 9 }, "crop"),
         (InputFormat::Square { size: 0 }, "size"),
     ];
@@ -97,8 +100,8 @@ fn refused_parameters() {
     }
     assert!(Processor::new(ProcessorParams::default().with_statistics(HALF)).is_ok());
     let image = RgbImage { height: 1, width: 1, rgb: &[1, 2, 3] };
-    assert!(resize(image, [0, 1], ResampleFilter::Box, Resampler::Pil).is_err());
-    assert!(resize(image, [1, 65536], ResampleFilter::Box, Resampler::Pil).is_err());
+    assert!(resize(image, Size::new(0, 1), ResampleFilter::Box, Resampler::Pil).is_err());
+    assert!(resize(image, Size::new(1, 65536), ResampleFilter::Box, Resampler::Pil).is_err());
 }
 
 #[test]
@@ -106,7 +109,7 @@ fn memory_of_the_caller() {
     let processor = Processor::siglip(8).unwrap();
     let rgb = [9; 12];
     let image = RgbImage { height: 2, width: 2, rgb: &rgb };
-    let layout = processor.layout(&[[2, 2]]).unwrap();
+    let layout = processor.layout(&[Size::new(2, 2)]).unwrap();
     let mut memory = vec![7f32; layout.elements()];
     assert!(matches!(processor.process_into(&layout, &[image], &mut memory[1..]), Err(Error::Capacity { .. })));
     let other = RgbImage { height: 1, width: 4, rgb: &rgb };
@@ -145,8 +148,8 @@ fn tables_and_budgets() {
     assert!(places.embeddings(&[0f32; 31], 2).is_err());
     assert_eq!(places.embeddings(&[1f32; 32], 2).unwrap(), [1.0; 8]);
     assert!(InterpolatedPlaces::new(&[], 0, 2, Default::default()).is_err());
-    assert!(siglip2_positions(&[0.0; 12], 2, &[[1, 1]], 4).is_err(), "no square");
-    assert!(siglip2_positions(&[0.0; 8], 2, &[[1, 5]], 4).is_err(), "too many patches");
+    assert!(siglip2_positions(&[0.0; 12], 2, &[Size::new(1, 1)], 4).is_err(), "no square");
+    assert!(siglip2_positions(&[0.0; 8], 2, &[Size::new(1, 5)], 4).is_err(), "too many patches");
     assert!(matches!(pack(&[3, 5, 9], 4), Err(Error::Budget { index: 1, cost: 5, budget: 4 })));
     assert!(pack(&[], 0).unwrap().is_empty());
 }
@@ -156,5 +159,5 @@ fn tables_and_budgets() {
 fn a_side_that_is_rounded_to_nothing() {
     let format = InputFormat::Qwen { patch: 14, merge: 2, min_pixels: 0, max_pixels: 1 << 20 };
     let processor = Processor::new(ProcessorParams::qwen2_vl().with_format(format)).unwrap();
-    assert!(matches!(processor.patch_grid([14, 300]), Err(Error::ResizedSize { resized: [0, 308], .. })));
+    assert!(matches!(processor.patch_grid(Size::new(14, 300)), Err(Error::ResizedSize { resized: [0, 308], .. })));
 }

@@ -3,7 +3,9 @@
 
 use proptest::prelude::*;
 use testkit::cases;
+use thalweg::Size;
 use thalweg::simt::{bf16, f16};
+use thalweg_processor::grids::WindowIndex;
 use thalweg_processor::{
     AxisCoefficients, InputFormat, Processor, ProcessorParams, ResampleFilter, Resampler, RgbImage, Style, resize,
 };
@@ -21,7 +23,7 @@ pub(crate) const RESAMPLERS: [Resampler; 4] = [Resampler::Pil, Resampler::Pil12_
 
 /// Processors of every format, with small numbers.
 pub(crate) fn processors() -> Vec<Processor> {
-    let canvases = (1..4).flat_map(|a| (1..4).map(move |b| [12 * a, 12 * b])).collect();
+    let canvases = (1..4).flat_map(|a| (1..4).map(move |b| Size::new(12 * a, 12 * b))).collect();
     let with = |params: ProcessorParams, format| params.with_format(format);
     let params = [
         with(ProcessorParams::qwen2_vl(), InputFormat::Qwen { patch: 5, merge: 2, min_pixels: 300, max_pixels: 4000 }),
@@ -95,7 +97,8 @@ fn an_error_is_of_its_image_only() {
         all.insert(3, RgbImage { height: 4, width: 4, rgb: &[0; 47] });
         all.insert(0, RgbImage { height: 0, width: 9, rgb: &[] });
         let mixed = processor.process::<f32>(&all).unwrap();
-        let errors: Vec<_> = mixed.layout.errors().iter().map(|(i, error)| (*i, error.to_string())).collect();
+        let errors: Vec<_> =
+            mixed.layout.errors().iter().map(|refused| (refused.index, refused.error.to_string())).collect();
         let expected =
             ["an image of 0 x 9, expected 1 to 16384 pixels a side", "an image of 4 x 4 has 47 bytes, expected 48"];
         assert_eq!(errors, [(0, expected[0].into()), (4, expected[1].into())]);
@@ -119,14 +122,14 @@ fn halves_are_rounded_floats() {
 #[test]
 fn counts_agree() {
     for processor in processors() {
-        let sizes: Vec<_> = images().iter().map(|image| image.size).collect();
+        let sizes: Vec<_> = images().iter().map(|image| image.size.into()).collect();
         let layout = processor.layout(&sizes).unwrap();
         assert_eq!(layout.shape().iter().product::<usize>(), layout.elements());
         if let (Some(grids), Some(ends)) = (layout.image_grid_thw(), layout.cu_seqlens()) {
             let n: i64 = grids.iter().map(|grid| grid.iter().product::<i64>()).sum();
             assert_eq!((layout.shape()[0] as i64, i64::from(ends[ends.len() - 1])), (n, n));
             assert_eq!(layout.vision_position_ids().unwrap().len() as i64, n);
-            let (mut order, windows) = layout.window_index(16).unwrap();
+            let WindowIndex { mut order, cu_seqlens: windows } = layout.window_index(16).unwrap();
             assert_eq!(i64::from(windows[windows.len() - 1]), n);
             order.sort_unstable();
             assert!(order.iter().zip(0..).all(|(a, b)| *a == b), "a permutation");
@@ -146,7 +149,7 @@ proptest! {
         let (filter, resampler) = (FILTERS[f], RESAMPLERS[r]);
         let rgb = vec![level; (3 * h * w) as usize];
         let image = RgbImage { height: h, width: w, rgb: &rgb };
-        if let Ok(resized) = resize(image, to, filter, resampler) {
+        if let Ok(resized) = resize(image, to.into(), filter, resampler) {
             prop_assert!(resized.len() == (3 * to[0] * to[1]) as usize && resized.iter().all(|v| *v == level));
         } else {
             prop_assert!(resampler == Resampler::Aten);
@@ -156,7 +159,7 @@ proptest! {
     #[test]
     fn a_size_that_stays_gives_the_same_levels(h in side(), w in side(), f in 0..5usize, seed: u16) {
         let image = noise([h, w], seed.into());
-        prop_assert!(resize(image.view(), [h, w], FILTERS[f], Resampler::Pil).unwrap() == image.rgb);
+        prop_assert!(resize(image.view(), Size::new(h, w), FILTERS[f], Resampler::Pil).unwrap() == image.rgb);
     }
 
     /// The plain sums of the definition, pixel by pixel.
@@ -164,7 +167,7 @@ proptest! {
     fn a_resize_is_two_rounded_sums(h in side(), w in side(), to in [side(), side()], f in 0..5usize, r in 0..4usize, seed: u16) {
         let (filter, resampler) = (FILTERS[f], RESAMPLERS[r]);
         let image = noise([h, w], seed.into());
-        if let Ok(resized) = resize(image.view(), to, filter, resampler) {
+        if let Ok(resized) = resize(image.view(), to.into(), filter, resampler) {
             prop_assert!(resized == plain(&image, to, filter, resampler));
         }
     }
@@ -199,6 +202,6 @@ fn plain(image: &Photo, to: [u32; 2], filter: ResampleFilter, resampler: Resampl
         }
         Photo { size, rgb }
     };
-    let order = if resampler.vertical_first(image.size, to) { [0, 1] } else { [1, 0] };
+    let order = if resampler.vertical_first(image.size.into(), to.into()) { [0, 1] } else { [1, 0] };
     order.into_iter().fold(image.clone(), |image, axis| pass(&image, axis)).rgb
 }

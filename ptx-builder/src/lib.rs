@@ -191,7 +191,8 @@ impl PtxBuilder {
         Ok(compiler.rustc().into())
     }
 
-    /// Builds the crate. Warnings of the compiler go to standard error.
+    /// Builds the crate. Warnings of the compiler go to standard error. If the caller named no
+    /// compiler, the call reads `THALWEG_RUSTC`, and without it takes an installed one.
     ///
     /// # Errors
     /// There is no usable compiler, the compilation fails, or the PTX would not load (see

@@ -226,9 +226,9 @@ fn device_names_that_are_none() {
     }
     let error = Device::open("cuda:999").unwrap_err();
     assert!(matches!(error, Error::NoSuchDevice { ordinal: 999, .. }) || error.means_no_gpu(), "{error}");
-    assert_eq!(Device::open("cpu").unwrap().0, Device::cpu().unwrap());
-    let (auto, why) = Device::open("auto").unwrap();
-    assert_eq!(why.is_some(), auto.kind() == DeviceKind::Cpu);
+    assert_eq!(Device::open("cpu").unwrap().device, Device::cpu().unwrap());
+    let auto = Device::open("auto").unwrap();
+    assert_eq!(auto.fallback.is_some(), auto.device.kind() == DeviceKind::Cpu);
 }
 
 /// CUDA does not work in a forked child, so every call there returns an error, on every kind of

@@ -9,7 +9,7 @@ fn main() -> thalweg::Result<()> {
     let gpu = Device::best()?;                              // the first GPU, or the CPU device
     let (up, compute) = (gpu.stream::<Upload>()?, gpu.stream::<Compute>()?);
 
-    let host = up.bind(gpu.pinned_from(&pixels)?)?;         // page-locked memory, ordered by `Upload` from here on
+    let host = up.bind(gpu.pinned_from(&pixels)?)?;         // page-locked memory, ordered by `Upload` now
     let mut image = up.alloc::<u8>(pixels.len())?;
     up.copy_to_device(&host, &mut image)?;                  // returns at once
     let image = up.hand_off(image, &compute)?;              // `Compute` waits for the copy, the host does not // fix

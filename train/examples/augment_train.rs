@@ -57,7 +57,7 @@ fn main() -> Result<()> {
     let serial = run(&args, (&train, &train, &train), shape, 1, &Timeline::disabled())?;
     let overlapped = run(&args, (&upload, &augment, &train), shape, args.slots(3), &timeline)?;
     println!("{images} images of {side} x {side} a batch, augmented to {size} x {size}, width {width}, {depth} blocks");
-    support::compare(serial, overlapped, items);
+    support::compare(gpu, serial, overlapped, items);
     args.finish(&timeline)
 }
 

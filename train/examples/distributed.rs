@@ -46,7 +46,8 @@ type Model<C, B> = DataParallel<C, B, bf16>;
 type Run = (Duration, Tensors);
 
 fn main() -> Result<()> {
-    let args = support::Arguments::parse("Trains on several ranks, from their shards of photographs.", &["--timeline"]);
+    let args =
+        support::Arguments::parse("Trains on several ranks, from their shards of photographs.", &[support::TIMELINE]);
     let world = World::from_env()?;
     let (rank, size) = (world.rank(), world.size());
     let gpu = world.device()?;
@@ -62,13 +63,13 @@ fn main() -> Result<()> {
     if rank == 0 {
         support::note(gpu);
         println!("{size} ranks, {gpu}, {:?}; {images} photographs of each a batch, adaptive tokens", comm.backend());
-        support::compare(serial.0, overlapped.0, items);
+        support::compare(gpu, serial.0, overlapped.0, items);
     }
     let serial = augmented((&train, &train, &train), comm, shape, 1, &Timeline::disabled())?;
     let overlapped = augmented((&up, &make, &train), serial.1, shape, 3, &timeline)?;
     if rank == 0 {
         println!("patches of augmented images");
-        support::compare(serial.0, overlapped.0, items);
+        support::compare(gpu, serial.0, overlapped.0, items);
         args.finish(&timeline)?;
     }
     Ok(())
@@ -96,7 +97,7 @@ impl Shard {
         });
         let options = LoaderOptions::default()
             .with_batch_size(images)
-            .with_shard((rank as u64, ranks as u64))
+            .with_shard(thalweg_loader::Shard::new(rank as u64, ranks as u64))
             .with_shuffle(Some(7))
             .with_drop_last(true)
             // all ranks have the same number of batches, whatever is broken
@@ -173,7 +174,7 @@ fn tokens<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
     let mut shard = Shard::new(gpu, comm.rank(), comm.size(), shape)?;
     let params = TokenParams::default().with_patch(16).with_sides(2..=4).with_budget(256);
     let pipeline = Pipeline::new(gpu, params)?;
-    let slots = (0..slots).map(|_| Photographs::new(up, &pipeline, &vec![shape.size; shape.images]));
+    let slots = (0..slots).map(|_| Photographs::new(up, &pipeline, &vec![shape.size.into(); shape.images]));
     let mut slots = slots.collect::<Result<Ring<_>>>()?;
     let mut model = model(train, comm, PLANES, shape.width)?;
     let mut go = |items, timeline: &Timeline| {

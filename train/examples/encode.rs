@@ -1,24 +1,22 @@
-//! Encodes images, and writes what another implementation needs to compare itself.
-//!
-//! ```text
-//! encode WEIGHTS IMAGES [--precision f32|bf16] --out RESULT
-//! ```
+//! Encodes images, and writes what another implementation needs to compare itself (`--out`).
 //!
 //! WEIGHTS is a safetensors file with the tensors of a vision transformer as timm's. IMAGES has
 //! `images` [B, 3, S, S]. RESULT gets `features` [B, rows, width] and, if the encoder has a head,
 //! `logits` [B, classes]. Without arguments, it takes the files of the tests.
 
+mod support;
+
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Instant;
 
+use support::CommandLine;
 use thalweg::simt::bf16;
 use thalweg::{Device, stream_tags};
 use thalweg_train::{ImageEncoder, Precision, Result, Tensors};
 
 stream_tags!(Encode);
 
-fn run<E: Precision>([weights, images]: [PathBuf; 2], out: Option<PathBuf>) -> Result<()> {
+fn run<E: Precision>([weights, images]: [PathBuf; 2], out: Option<&str>) -> Result<()> {
     let device = Device::best()?;
     let stream = device.stream::<Encode>()?;
     let mut encoder = ImageEncoder::<Encode, E>::from_tensors(&stream, &Tensors::load(weights)?)?;
@@ -41,34 +39,13 @@ fn run<E: Precision>([weights, images]: [PathBuf; 2], out: Option<PathBuf>) -> R
     }
 }
 
-fn main() -> ExitCode {
+fn main() -> Result<()> {
     let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/vit-timm");
-    let (mut files, mut out, mut precision) = (Vec::new(), None, "f32".to_owned());
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        match (word.as_str(), word.starts_with("--").then(|| words.next()).flatten()) {
-            ("--out", Some(path)) => out = Some(PathBuf::from(path)),
-            ("--precision", Some(name)) if matches!(&*name, "f32" | "bf16") => precision = name,
-            (file, None) if !file.starts_with("--") => files.push(PathBuf::from(file)),
-            _ => {
-                eprintln!("error: {word}: encode WEIGHTS IMAGES [--precision f32|bf16] [--out RESULT]");
-                return ExitCode::FAILURE;
-            }
-        }
-    }
-    if files.is_empty() {
-        files = vec![golden.join("weights.safetensors"), golden.join("expected.safetensors")];
-    }
-    let Ok(files) = <[PathBuf; 2]>::try_from(files) else {
-        eprintln!("error: there are two files: encode WEIGHTS IMAGES");
-        return ExitCode::FAILURE;
-    };
-    let run = if precision == "f32" { run::<f32> } else { run::<bf16> };
-    match run(files, out) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let line = CommandLine::parse(
+        "Encodes images, and writes the result.",
+        &[("WEIGHTS", "a vision transformer as timm's, in safetensors"), ("IMAGES", "`images` [B, 3, S, S]")],
+        &[support::PRECISION, ("--out RESULT", "write the features here, and the logits if the encoder has a head")],
+    );
+    let files = support::files(&line, ["weights.safetensors", "expected.safetensors"].map(|name| golden.join(name)));
+    if support::is_bf16(&line) { run::<bf16>(files, line.text("--out")) } else { run::<f32>(files, line.text("--out")) }
 }

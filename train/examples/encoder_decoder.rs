@@ -63,7 +63,7 @@ fn main() -> Result<()> {
     let serial = learn(&args, (&train, &train), models, data, 1, items, &Timeline::disabled())?;
     let overlapped = learn(&args, (&encode, &train), models, data, args.slots(2), items, &timeline)?;
     println!("{images} images of {size} x {size} a batch, an encoder of {depth} blocks, a model of 4, width {width}");
-    support::compare(serial, overlapped, items);
+    support::compare(gpu, serial, overlapped, items);
     args.finish(&timeline)
 }
 

@@ -70,6 +70,6 @@ fn main() -> Result<()> {
     run(&forward, &mut model, slots, (&batches, 1), &Timeline::disabled())?;
     let overlapped = args.timed(&timeline, |timeline| run(&forward, &mut model, slots, work, timeline))?;
     println!("{PARTS} parts of {sequences} sequences of {tokens} tokens, width {width}, {depth} blocks");
-    support::compare(serial, overlapped, steps);
+    support::compare(gpu, serial, overlapped, steps);
     args.finish(&timeline)
 }

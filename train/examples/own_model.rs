@@ -24,7 +24,7 @@ const RINGS: usize = 4;
 
 fn main() -> Result<()> {
     let purpose = "own_model: trains a small classifier of layers, alone or by `thalweg launch` on several ranks";
-    let arguments = support::Arguments::parse(purpose, &["--steps", "--cublaslt"]);
+    let arguments = support::Arguments::parse(purpose, &[support::STEPS, support::CUBLASLT]);
     let (world, steps) = (World::from_env()?, arguments.steps(300) as u64);
     let (rank, size, device) = (world.rank() as u64, world.size() as u64, world.device()?);
     let (s, mut comm) = (device.stream::<Compute>()?, world.comm(device.stream::<Reduce>()?)?);

@@ -68,7 +68,7 @@ fn main() -> Result<()> {
     let serial = run(&args, (&train, &train, &train), asked, shape, 1, &Timeline::disabled())?;
     let overlapped = run(&args, (&upload, &textures, &train), asked, shape, args.slots(3), &timeline)?;
     println!("{images} photographs of {} x {} a batch, width {width}, {depth} blocks", size[0], size[1]);
-    support::compare(serial, overlapped, items);
+    support::compare(gpu, serial, overlapped, items);
     args.finish(&timeline)
 }
 
@@ -82,7 +82,7 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     timeline: &Timeline,
 ) -> Result<(std::time::Duration, Tensors)> {
     let Shape { images, size, items, config } = shape;
-    let sizes = vec![size; images];
+    let sizes = vec![size.into(); images];
     let slots = (0..slots).map(|_| Photographs::new(upload, pipeline, &sizes));
     let mut slots = slots.collect::<Result<Ring<_>>>()?;
     let mut model = TokenTransformer::<_, bf16>::new(train, config, 1)?;

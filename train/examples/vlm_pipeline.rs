@@ -68,11 +68,11 @@ fn main() -> Result<()> {
     assert!(serial.1 == overlapped.1, "the texts differ from those of one stream");
     let rate = |time: Duration| requests as f64 / time.as_secs_f64();
     println!(
-        "{requests} photographs of {size} x {size}, {count} tokens each: one stream {:.1} requests/s, overlapped {:.1} requests/s: {:.3} x; \
+        "{requests} photographs of {size} x {size}, {count} tokens each: one stream {:.1} requests/s, overlapped {:.1} requests/s{}; \
          the texts are the same",
         rate(serial.0),
         rate(overlapped.0),
-        serial.0.as_secs_f64() / overlapped.0.as_secs_f64()
+        support::gain(gpu, serial.0, overlapped.0)
     );
     args.finish(&timeline)
 }

@@ -69,21 +69,25 @@ impl EncoderConfig {
     pub fn from_tensors(file: &Tensors) -> Result<Self> {
         let proj = "patch_embed.proj.weight";
         let &[width, 3, patch, across] = file.shape(proj)? else {
-            return Err(file.wrong(format!("`{proj}` is not [width, 3, patch, patch]")));
+            return Err(file.format_error(format!("`{proj}` is not [width, 3, patch, patch]")));
         };
         // A file may say any extent beside one that is 0, so each extent that counts is compared
         // with `width`.
         let &[1, places, across_places] = file.shape("pos_embed")? else {
-            return Err(file.wrong("`pos_embed` is not [1, places, width]".into()));
+            return Err(file.format_error("`pos_embed` is not [1, places, width]".into()));
         };
         if across_places != width {
-            return Err(file.wrong(format!("`pos_embed` has places of {across_places} numbers, and not {width}")));
+            return Err(
+                file.format_error(format!("`pos_embed` has places of {across_places} numbers, and not {width}"))
+            );
         }
         let class_token = file.tensors.contains_key("cls_token");
         let count = places.saturating_sub(usize::from(class_token));
         let side = count.isqrt();
         if patch != across || patch == 0 || side == 0 || side * side != count {
-            return Err(file.wrong(format!("patches of {patch} x {across} pixels at {places} places are no square")));
+            return Err(
+                file.format_error(format!("patches of {patch} x {across} pixels at {places} places are no square"))
+            );
         }
         let pool = if class_token { Pooling::Class } else { Pooling::Mean };
         let blocks = (0..).take_while(|k| file.tensors.contains_key(&format!("blocks.{k}.norm1.weight"))).count();
@@ -106,7 +110,7 @@ impl EncoderConfig {
             gelu,
             pooling: pool,
         };
-        config.check().map_err(|error| file.wrong(error.to_string()))
+        config.check().map_err(|error| file.format_error(error.to_string()))
     }
 
     fn check(self) -> Result<Self> {

@@ -47,8 +47,6 @@ pub use matmul_backend::{Matmul, MatmulBackend, MatmulOn};
 pub use model::{DeviceBatch, TokenBatch, TokenTransformerConfig};
 pub use optimizer::{AdamW, AdamWState, AdamWStateOn, Schedule};
 pub use precision::Precision;
-#[doc(hidden)]
-pub use tensors::serialize as __serialize;
 pub use tensors::{Data, Tensor, Tensors};
 pub use transformer::{Evaluation, Loss, TokenTransformer};
 pub use vision_language::{TextDecoder, VisionEncoder, VisionLanguage, VisionLanguageConfig};

@@ -58,7 +58,7 @@ impl Default for TokenTransformerConfig {
 pub(crate) fn blocks(file: &Tensors, key: &str, default: Option<usize>) -> Result<usize> {
     let depth = number(file, key, default)?;
     if depth > file.tensors.len() {
-        return Err(file.wrong(format!("`{key}` is {depth}, and there are {} tensors", file.tensors.len())));
+        return Err(file.format_error(format!("`{key}` is {depth}, and there are {} tensors", file.tensors.len())));
     }
     Ok(depth)
 }
@@ -66,7 +66,7 @@ pub(crate) fn blocks(file: &Tensors, key: &str, default: Option<usize>) -> Resul
 /// Reads the value `key` of the metadata, which the file must have if there is no default.
 pub(crate) fn number(file: &Tensors, key: &str, default: Option<usize>) -> Result<usize> {
     let found = file.value(key)?.or(default);
-    found.ok_or_else(|| file.wrong(format!("the metadata has no `{key}`")))
+    found.ok_or_else(|| file.format_error(format!("the metadata has no `{key}`")))
 }
 
 /// Reads what the metadata of a file of weights says: `heads`, `depth`, and if they are there
@@ -80,13 +80,13 @@ pub(crate) fn metadata(
         None => gelu,
         Some("tanh") => Gelu::Tanh,
         Some("erf") => Gelu::Erf,
-        Some(other) => return Err(file.wrong(format!("`gelu` is `tanh` or `erf`, and not `{other}`"))),
+        Some(other) => return Err(file.format_error(format!("`gelu` is `tanh` or `erf`, and not `{other}`"))),
     };
     let pool = match file.metadata.get("pool").map(String::as_str) {
         None => pool,
         Some("mean") => Pooling::Mean,
         Some("cls") => Pooling::Class,
-        Some(other) => return Err(file.wrong(format!("`pool` is `mean` or `cls`, and not `{other}`"))),
+        Some(other) => return Err(file.format_error(format!("`pool` is `mean` or `cls`, and not `{other}`"))),
     };
     let (heads, depth) = (number(file, "heads", heads)?, blocks(file, "depth", depth)?);
     Ok((heads, depth, file.value("eps")?.unwrap_or(eps), gelu, pool))
@@ -112,7 +112,7 @@ impl TokenTransformerConfig {
             gelu,
             pooling: pool,
         };
-        config.check().map_err(|error| file.wrong(error.to_string()))
+        config.check().map_err(|error| file.format_error(error.to_string()))
     }
 
     fn check(self) -> Result<Self> {

@@ -190,7 +190,7 @@ impl Tensors {
             &[a, b] if columns.is_none_or(|columns| columns == b) => Ok([a, b]),
             shape => {
                 let columns = columns.map_or("columns".to_owned(), |columns| columns.to_string());
-                Err(self.wrong(format!("`{name}` is {shape:?}, and not [rows, {columns}]")))
+                Err(self.format_error(format!("`{name}` is {shape:?}, and not [rows, {columns}]")))
             }
         }
     }
@@ -202,18 +202,18 @@ impl Tensors {
     pub fn value<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>> {
         self.metadata
             .get(key)
-            .map(|text| text.parse().map_err(|_| self.wrong(format!("the metadata has `{key}` = `{text}`"))))
+            .map(|text| text.parse().map_err(|_| self.format_error(format!("the metadata has `{key}` = `{text}`"))))
             .transpose()
     }
 
-    /// Makes the error of this file.
+    /// Makes an error that says what is wrong with this file.
     #[must_use]
-    pub fn wrong(&self, what: String) -> Error {
+    pub fn format_error(&self, what: String) -> Error {
         Error::Format { path: self.path.clone(), what }
     }
 
     fn unfit(&self, name: &str, shape: &[usize], found: Option<&Tensor>) -> Error {
-        self.wrong(match found {
+        self.format_error(match found {
             None => format!("there is no tensor `{name}`"),
             Some(Tensor { shape: found, data }) => {
                 let kind = if matches!(data, Data::F32(_)) { "f32" } else { "i32" };
@@ -243,8 +243,7 @@ fn numbers(view: &TensorView<'_>) -> Result<Option<Data>> {
 }
 
 /// Returns a safetensors file. Equal tensors and metadata give equal bytes.
-#[doc(hidden)]
-pub fn serialize<'n, V: safetensors::View>(
+fn serialize<'n, V: safetensors::View>(
     tensors: impl IntoIterator<Item = (&'n str, V)>,
     metadata: &BTreeMap<String, String>,
 ) -> Result<Vec<u8>, SafeTensorError> {

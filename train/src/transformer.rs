@@ -457,9 +457,10 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     pub fn restore(stream: &Stream<S>, path: impl AsRef<Path>) -> Result<(Self, BTreeMap<String, String>)> {
         let tensors = Tensors::load(path)?;
         let mut model = Self::from_tensors(stream, &tensors)?;
-        let steps = tensors.value("steps")?.ok_or_else(|| tensors.wrong("the metadata has no `steps`".into()))?;
+        let steps =
+            tensors.value("steps")?.ok_or_else(|| tensors.format_error("the metadata has no `steps`".into()))?;
         if steps > MOST_STEPS {
-            return Err(tensors.wrong(format!("`steps` is {steps}, and {MOST_STEPS} are the most")));
+            return Err(tensors.format_error(format!("`steps` is {steps}, and {MOST_STEPS} are the most")));
         }
         model.steps = steps;
         let Self { model: Model { layout, .. }, state: Some((_, moments)), .. } = &mut model else {

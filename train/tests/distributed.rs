@@ -40,14 +40,14 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
     let images = BATCH / comm.size();
     let options = thalweg_loader::LoaderOptions::default()
         .with_batch_size(images)
-        .with_shard((rank, size))
+        .with_shard(thalweg_loader::Shard::new(rank, size))
         .with_shuffle(Some(3))
         .with_drop_last(true)
         .with_upload(UploadMode::Off);
     let mut loader = Loader::new(up.device(), source(), options)?;
     let params = TokenParams::default().with_patch(8).with_sides(2..=4).with_budget(48);
     let pipeline = Pipeline::new(up.device(), params)?;
-    let slots = (0..slots).map(|_| Photographs::new(up, &pipeline, &vec![SIZE; images]));
+    let slots = (0..slots).map(|_| Photographs::new(up, &pipeline, &vec![SIZE.into(); images]));
     let mut slots = slots.collect::<Result<Ring<_>>>()?;
     let config = TokenTransformerConfig::default()
         .with_input_dim(PLANES)

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
+use thalweg::Size;
+
 use crate::kernels::BatchLayout;
 use crate::slots::{Draft, Slots};
 
@@ -16,7 +18,7 @@ pub struct Frame {
 
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sizes: Vec<_> = (0..self.images()).map(|i| self.size(i)).collect();
+        let sizes: Vec<_> = (0..self.images()).map(|i| self.size(i).sides()).collect();
         f.debug_tuple("Frame").field(&sizes).finish()
     }
 }
@@ -64,12 +66,12 @@ impl Frame {
         self.layout().images() as usize
     }
 
-    /// Height and width of image `i`.
+    /// The size of image `i`.
     ///
     /// # Panics
     /// There is no image `i`.
-    pub fn size(&self, i: usize) -> [u32; 2] {
-        self.layout().size(i)
+    pub fn size(&self, i: usize) -> Size {
+        self.layout().size(i).into()
     }
 
     /// The bytes of image `i`, `[H, W, 3]` sRGB. At first they hold what an earlier batch left.

@@ -19,14 +19,14 @@
 //! another implementation agrees.
 //!
 //! ```
-//! use thalweg::Device;
+//! use thalweg::{Device, Size};
 //! use thalweg_vision::{Image, TokenParams, Pipeline};
 //!
 //! let image = Image::new(2, 3, vec![0, 0, 0, 255, 255, 255, 9, 9, 9, 50, 60, 70, 1, 2, 3, 4, 5, 6])?;
 //! let params = TokenParams::default().with_patch(2).with_budget(100).with_sides(2..=4);
 //! let pipeline = Pipeline::new(Device::best()?, params)?;
 //! let tokens = pipeline.run(&[image]).remove(0)?;
-//! assert_eq!(tokens.grid, [1, 2]);
+//! assert_eq!(tokens.grid, Size::new(1, 2));
 //! assert_eq!(tokens.tokens.len(), 13 * tokens.len());
 //! # Ok::<(), thalweg::Error>(())
 //! ```

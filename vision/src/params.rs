@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use thalweg_kernels::vision::{BatchLayout, LayoutError, MAX_IMAGES, MAX_PATCHES};
 
 use thalweg::__counted as counted;
-use thalweg::{Error, PinnedBuffer, Result};
+use thalweg::{Error, PinnedBuffer, Result, Size};
 
 /// The number of planes of the texture array, 13. A patch has as many features, and a token as many
 /// channels.
@@ -93,9 +93,9 @@ impl TokenParams {
         (*self.sides.start(), *self.sides.end())
     }
 
-    /// The patches of an image: rows, columns.
-    pub fn grid(&self, height: u32, width: u32) -> [u32; 2] {
-        [height.div_ceil(self.patch), width.div_ceil(self.patch)]
+    /// Returns the grid of the patches of an image.
+    pub fn grid(&self, image: Size) -> Size {
+        image.sides().map(|side| side.div_ceil(self.patch)).into()
     }
 }
 
@@ -142,6 +142,11 @@ impl Image {
     pub fn from_pinned(height: u32, width: u32, rgb: PinnedBuffer<u8>) -> Result<Self> {
         check_size(height, width, rgb.len())?;
         Ok(Self { height, width, rgb: Bytes::Pinned(rgb) })
+    }
+
+    /// The size in pixels.
+    pub fn size(&self) -> Size {
+        Size::new(self.height, self.width)
     }
 
     /// Rows.
@@ -200,13 +205,14 @@ pub(crate) fn check_size(height: u32, width: u32, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Computes where images of these sizes (height, width) lie in a batch, for the kernels that take a
-/// layout. It is [`BatchLayout::new`] with the error of this crate.
+/// Computes where images of these sizes lie in a batch, for the kernels that take a layout. It is
+/// [`BatchLayout::new`] with the error of this crate.
 ///
 /// # Errors
 /// No batch can hold the images: see [`LayoutError`].
-pub fn layout(sizes: &[[u32; 2]], patch: u32) -> Result<BatchLayout> {
-    BatchLayout::new(sizes, patch).map_err(|error| {
+pub fn layout(sizes: &[Size], patch: u32) -> Result<BatchLayout> {
+    let sizes: Vec<_> = sizes.iter().map(|size| size.sides()).collect();
+    BatchLayout::new(&sizes, patch).map_err(|error| {
         let (name, given, expected) = match error {
             LayoutError::Patch(side) => ("patch", side.to_string(), format!("1 to {MAX_EXTENT} pixels")),
             LayoutError::Extent { image, height, width } => (

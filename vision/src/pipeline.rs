@@ -17,11 +17,12 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use log::debug;
 use thalweg::{
     AnyStream, Device, DeviceBuffer, DeviceSlice, Error, Event, GraphCache, LiveBrand, PinnedBuffer, Result, Returned,
-    Stream,
+    Size, Stream,
 };
 
 use crate::block_on::block_on;
@@ -46,7 +47,7 @@ const TARGET: &str = "thalweg_vision::pipeline";
 /// back by itself, as soon as its work is done:
 ///
 /// ```
-/// use thalweg::{Device, Event};
+/// use thalweg::{Device, Event, Size};
 /// use thalweg_vision::{TokenParams, Pipeline, Tokens};
 /// use std::collections::VecDeque;
 ///
@@ -63,7 +64,7 @@ const TARGET: &str = "thalweg_vision::pipeline";
 ///     if under_way.len() == pipeline.depth() {
 ///         used(under_way.pop_front().expect("there are some"))?;
 ///     }
-///     let mut frame = pipeline.frame(&[[40, 70], [33, 32]])?; // two images a batch
+///     let mut frame = pipeline.frame(&[Size::new(40, 70), Size::new(33, 32)])?; // two images a batch
 ///     frame.image_mut(0).fill(shade);
 ///     frame.image_mut(1).fill(255 - shade);
 ///     under_way.push_back(pipeline.submit(frame)?);
@@ -200,7 +201,7 @@ impl Pipeline {
         self.slots.stages()
     }
 
-    /// Memory for a batch of images of these sizes (height, width). Write the images, then submit
+    /// Memory for a batch of images of these sizes. Write the images, then submit
     /// it.
     ///
     /// It waits while as many frames and tokens as the pipeline is [deep](Pipeline::depth) are in
@@ -210,7 +211,7 @@ impl Pipeline {
     /// # Errors
     /// A size is not within 1 to 16384, one batch cannot hold the images, [`TokenParams::mix`] has
     /// a weight for a query but there is none, there is no memory, or the device has failed.
-    pub fn frame(&self, sizes: &[[u32; 2]]) -> Result<Frame> {
+    pub fn frame(&self, sizes: &[Size]) -> Result<Frame> {
         match self.try_frame(sizes)? {
             Some(frame) => Ok(frame),
             None => block_on(self.frame_async(sizes)),
@@ -225,7 +226,7 @@ impl Pipeline {
     /// because those behind it wait for it.
     ///
     /// ```
-    /// use thalweg::Device;
+    /// use thalweg::{Device, Size};
     /// use thalweg_vision::{PipelineOptions, TokenParams, Pipeline};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
@@ -234,7 +235,7 @@ impl Pipeline {
     /// let options = PipelineOptions::default().with_depth(2);
     /// let pipeline = Pipeline::with_options(Device::best()?, params, options)?;
     /// let request = async |shade| {
-    ///     let mut frame = pipeline.frame_async(&[[40, 70]]).await?; // at most two requests are past this line
+    ///     let mut frame = pipeline.frame_async(&[Size::new(40, 70)]).await?; // at most two requests are past this line
     ///     frame.image_mut(0).fill(shade);
     ///     Ok::<usize, thalweg::Error>(pipeline.submit(frame)?.await?.len())
     /// };
@@ -243,7 +244,7 @@ impl Pipeline {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn frame_async<'p>(&'p self, sizes: &'p [[u32; 2]]) -> FrameFuture<'p> {
+    pub fn frame_async<'p>(&'p self, sizes: &'p [Size]) -> FrameFuture<'p> {
         FrameFuture { pipeline: self, sizes, uploads: true, turn: None }
     }
 
@@ -252,7 +253,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// The errors of [`frame`](Pipeline::frame).
-    pub fn try_frame(&self, sizes: &[[u32; 2]]) -> Result<Option<Frame>> {
+    pub fn try_frame(&self, sizes: &[Size]) -> Result<Option<Frame>> {
         self.frame_or_turn(sizes, true, &mut None, None)
     }
 
@@ -260,7 +261,7 @@ impl Pipeline {
     /// under the number in `turn`. A frame that does not upload has no page-locked memory.
     fn frame_or_turn(
         &self,
-        sizes: &[[u32; 2]],
+        sizes: &[Size],
         uploads: bool,
         turn: &mut Option<u64>,
         waker: Option<Waker>,
@@ -268,8 +269,8 @@ impl Pipeline {
         self.device.ensure_usable()?;
         let same = |draft: &Draft| {
             let layout = &draft.plan().layout;
-            let same_sizes =
-                layout.images() as usize == sizes.len() && (0..).zip(sizes).all(|(i, size)| layout.size(i) == *size);
+            let same_sizes = layout.images() as usize == sizes.len()
+                && (0..).zip(sizes).all(|(i, size)| Size::from(layout.size(i)) == *size);
             same_sizes && draft.run.uploads == uploads
         };
         let (place, layout) = match self.slots.claim(same, || self.layout(sizes), turn, waker)? {
@@ -322,7 +323,7 @@ impl Pipeline {
     }
 
     /// The layout of images of these sizes. An error if this pipeline cannot make tokens of them.
-    fn layout(&self, sizes: &[[u32; 2]]) -> Result<BatchLayout> {
+    fn layout(&self, sizes: &[Size]) -> Result<BatchLayout> {
         if let (None, Some([.., third])) = (&self.coupling, self.params.mix)
             && third != 0.0
         {
@@ -339,12 +340,12 @@ impl Pipeline {
         WorkspaceOn::new(stream, &self.params, layout, self.options.precision, &self.gains, self.coupling.as_ref())
     }
 
-    /// Device memory for batches of images of these sizes (height, width) that are on the device
+    /// Device memory for batches of images of these sizes that are on the device
     /// already.
     ///
     /// ```
     /// use thalweg_vision::{TokenParams, Pipeline};
-    /// use thalweg::{Device, stream_tags};
+    /// use thalweg::{Device, Size, stream_tags};
     ///
     /// stream_tags!(Work);
     /// let gpu = Device::best()?;
@@ -352,7 +353,7 @@ impl Pipeline {
     /// let pipeline = Pipeline::new(gpu, TokenParams::default().with_budget(500))?;
     ///
     /// let rgb = work.alloc_zeroed::<u8>(3 * 64 * 64)?; // from a decoder on the GPU, say
-    /// let mut workspace = pipeline.workspace(&work, &[[64, 64]])?;
+    /// let mut workspace = pipeline.workspace(&work, &[Size::new(64, 64)])?;
     /// workspace.enqueue(&work, &rgb)?;
     /// // A model would go on from here, on the device. Of `tokens`, this many count:
     /// let [tokens, patches] = work.read_blocking(workspace.counts())?[..] else { unreachable!() };
@@ -362,7 +363,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// The errors of [`frame`](Pipeline::frame).
-    pub fn workspace<S: LiveBrand>(&self, stream: &Stream<S>, sizes: &[[u32; 2]]) -> Result<WorkspaceOn<S>> {
+    pub fn workspace<S: LiveBrand>(&self, stream: &Stream<S>, sizes: &[Size]) -> Result<WorkspaceOn<S>> {
         self.workspace_of(stream, self.layout(sizes)?)
     }
 
@@ -376,7 +377,7 @@ impl Pipeline {
     }
 
     /// Enqueues the work of a batch whose pixels are on the device already, and returns without
-    /// waiting for it: for images of these sizes (height, width), which lie in `pixels` as
+    /// waiting for it: for images of these sizes, which lie in `pixels` as
     /// [`WorkspaceOn::enqueue`] takes them. Each image begins at a multiple of 16 bytes, as in a
     /// batch of `thalweg-loader`. Nothing crosses the bus: the pixels are copied on the device, and
     /// the event that comes back says when.
@@ -384,7 +385,7 @@ impl Pipeline {
     /// It waits for a place as [`frame`](Pipeline::frame) does.
     ///
     /// ```
-    /// use thalweg::{Device, stream_tags};
+    /// use thalweg::{Device, Size, stream_tags};
     /// use thalweg_vision::{TokenParams, Pipeline};
     ///
     /// stream_tags!(Decode);
@@ -394,7 +395,7 @@ impl Pipeline {
     ///
     /// let pixels = decode.alloc_zeroed::<u8>(3 * 64 * 64)?; // from a decoder on the GPU, say
     /// let pixels = decode.record(pixels)?;
-    /// let (tokens, pixels) = pipeline.submit_pixels(&[[64, 64]], pixels)?;
+    /// let (tokens, pixels) = pipeline.submit_pixels(&[Size::new(64, 64)], pixels)?;
     /// assert!(tokens.synchronize()?.len() <= 500);
     /// let pixels = decode.wait(pixels)?; // for the next image
     /// # Ok::<(), thalweg::Error>(())
@@ -404,11 +405,7 @@ impl Pipeline {
     /// The errors of [`frame`](Pipeline::frame), or there are too few pixels, or they are on
     /// another device. The pixels come back with the error, but for a failed device, which may lose
     /// them: then the buffer is empty.
-    pub fn submit_pixels(
-        &self,
-        sizes: &[[u32; 2]],
-        pixels: Pixels,
-    ) -> Result<(Event<Tokens>, Pixels), Returned<Pixels>> {
+    pub fn submit_pixels(&self, sizes: &[Size], pixels: Pixels) -> Result<(Event<Tokens>, Pixels), Returned<Pixels>> {
         let frame = match self.frame_or_turn(sizes, false, &mut None, None) {
             Ok(Some(frame)) => Ok(frame),
             Ok(None) => block_on(FrameFuture { pipeline: self, sizes, uploads: false, turn: None }),
@@ -472,7 +469,16 @@ impl Pipeline {
         }
         let times = match &*lock(&draft.run.work) {
             // The tokens are on the host, so the device is past the marks.
-            Work::Measured(marks) => StageTimings::between(marks).ok(),
+            Work::Measured(marks) => StageTimings::between(marks).ok().map(|mut times| {
+                // Marks with nothing between them are some nanoseconds apart.
+                if !draft.run.uploads {
+                    times.upload = Duration::ZERO;
+                }
+                if !self.options.textures {
+                    times.textures = Duration::ZERO;
+                }
+                times
+            }),
             _ => None,
         };
         self.slots.recycle(draft, times);
@@ -481,7 +487,7 @@ impl Pipeline {
     /// Processes images of any sizes, a few at a time, and waits for all of them. Returns a result
     /// or an error for each image, in order. An image that fails does not stop the others.
     pub fn run(&self, images: &[Image]) -> Vec<Result<TokenSet>> {
-        let images = images.iter().map(|image| ([image.height(), image.width()], image));
+        let images = images.iter().map(|image| (image.size(), image));
         let fill = |mut frame: Frame, image: &Image| {
             frame.image_mut(0).copy_from_slice(image.rgb());
             self.submit(frame).map(|tokens| (tokens, ())).map_err(|error| Returned { error, value: () })
@@ -493,7 +499,7 @@ impl Pipeline {
     /// its height and width. The pixels of an image that fails come back with the error.
     pub fn run_pixels(
         &self,
-        images: impl IntoIterator<Item = ([u32; 2], Pixels)>,
+        images: impl IntoIterator<Item = (Size, Pixels)>,
     ) -> Vec<Result<TokenSet, Returned<Pixels>>> {
         self.run_each(images.into_iter(), false, |pixels| pixels, Self::send_pixels)
     }
@@ -503,7 +509,7 @@ impl Pipeline {
     /// it.
     fn run_each<I, K>(
         &self,
-        images: impl Iterator<Item = ([u32; 2], I)>,
+        images: impl Iterator<Item = (Size, I)>,
         uploads: bool,
         refuse: impl Fn(I) -> K,
         send: impl Fn(Frame, I) -> Result<(Event<Tokens>, K), Returned<K>>,
@@ -585,7 +591,7 @@ fn copy_pixels<S: LiveBrand>(
 #[derive(Debug)]
 pub struct FrameFuture<'p> {
     pipeline: &'p Pipeline,
-    sizes: &'p [[u32; 2]],
+    sizes: &'p [Size],
     uploads: bool,
     /// The number of this future in the queue, while it stands there.
     turn: Option<u64>,

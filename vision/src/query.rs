@@ -268,8 +268,8 @@ fn triangle(projection: Layer<'_>) -> Vec<f64> {
 
 #[cfg(feature = "safetensors")]
 mod file {
-    use half::{bf16, f16};
     use safetensors::{Dtype, SafeTensors};
+    use thalweg::simt::{bf16, f16};
 
     use super::{BALANCER, HEAD, HIDDEN, Head, Layer, PREDICTOR, QUERY, Query, STATISTICS, refuse};
     use crate::PLANES;

@@ -9,7 +9,7 @@ use thalweg::{Result, TimedEvent};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StageTimings {
-    /// Host to device.
+    /// Host to device. Zero if the pixels were on the device.
     pub upload: Duration,
     /// Features and entropy of every patch.
     pub analysis: Duration,
@@ -19,7 +19,7 @@ pub struct StageTimings {
     pub allocation: Duration,
     /// The tokens.
     pub compression: Duration,
-    /// The texture array, if the pipeline makes it.
+    /// The texture array. Zero if the pipeline does not make it.
     pub textures: Duration,
     /// Device to host.
     pub download: Duration,

@@ -3,9 +3,8 @@
 use std::fmt;
 
 use bytemuck::cast_slice;
-use half::{bf16, f16};
-
-use thalweg::Resource;
+use thalweg::simt::{bf16, f16};
+use thalweg::{Resource, Size};
 
 use crate::PLANES;
 use crate::slots::Slot;
@@ -21,8 +20,8 @@ pub struct TokenSet {
     pub width: u32,
     /// Side of a patch in pixels.
     pub patch: u32,
-    /// Rows and columns of patches, `gh` and `gw`.
-    pub grid: [u32; 2],
+    /// The grid of patches, `gh` x `gw`.
+    pub grid: Size,
     /// `[T, 13]`: the mean of each plane over the cell of a token. Selected patches follow one
     /// another in raster order, and so do the cells of a patch. If the pipeline makes halves, these
     /// are their exact values.
@@ -99,10 +98,10 @@ impl fmt::Debug for Tokens {
 pub enum TokenValues<'a> {
     /// 32-bit floats.
     F32(&'a [f32]),
-    /// The bits of IEEE halves.
-    F16(&'a [u16]),
-    /// The bits of bfloat16 numbers.
-    Bf16(&'a [u16]),
+    /// IEEE halves.
+    F16(&'a [f16]),
+    /// bfloat16 numbers.
+    Bf16(&'a [bf16]),
 }
 
 impl TokenValues<'_> {
@@ -110,8 +109,8 @@ impl TokenValues<'_> {
     pub fn to_f32(self) -> Vec<f32> {
         match self {
             Self::F32(values) => values.to_vec(),
-            Self::F16(bits) => bits.iter().map(|&half| f16::from_bits(half).to_f32()).collect(),
-            Self::Bf16(bits) => bits.iter().map(|&half| bf16::from_bits(half).to_f32()).collect(),
+            Self::F16(values) => values.iter().map(|half| half.to_f32()).collect(),
+            Self::Bf16(values) => values.iter().map(|half| half.to_f32()).collect(),
         }
     }
 }
@@ -212,11 +211,12 @@ impl Tokens {
             height,
             width,
             patch: plan.params.patch,
-            grid: plan.layout.grid(i),
+            grid: plan.layout.grid(i).into(),
             tokens: values.to_f32(),
             halves: match values {
                 TokenValues::F32(_) => None,
-                TokenValues::F16(bits) | TokenValues::Bf16(bits) => Some(bits.to_vec()),
+                TokenValues::F16(values) => Some(cast_slice(values).to_vec()),
+                TokenValues::Bf16(values) => Some(cast_slice(values).to_vec()),
             },
             cu_seqlens: self.cu_seqlens()[selected.start..=selected.end].iter().map(|at| at - first_token).collect(),
             patch_id: self.patch_id()[selected].iter().map(|id| id - first_patch).collect(),
@@ -236,13 +236,14 @@ impl Tokens {
 #[cfg(test)]
 mod tests {
     use super::TokenValues;
+    use thalweg::simt::{bf16, f16};
 
     #[test]
     fn values_are_those_of_their_bits() {
-        let bits = [0, 1, 0x8001, 0x3ff, 0x400, 0x3555, 0xbc00, 0x7bff, 0x7c00];
+        let halves = [0, 1, 0x8001, 0x3ff, 0x400, 0x3555, 0xbc00, 0x7bff, 0x7c00].map(f16::from_bits);
         let (tiny, small) = (2f32.powi(-24), 2f32.powi(-14));
         let values = [0.0, tiny, -tiny, 1023.0 * tiny, small, 1365.0 / 4096.0, -1.0, 65504.0, f32::INFINITY];
-        assert_eq!(TokenValues::F16(&bits).to_f32(), values);
-        assert_eq!(TokenValues::Bf16(&[0x3f80, 0xbf00]).to_f32(), [1.0, -0.5]);
+        assert_eq!(TokenValues::F16(&halves).to_f32(), values);
+        assert_eq!(TokenValues::Bf16(&[0x3f80, 0xbf00].map(bf16::from_bits)).to_f32(), [1.0, -0.5]);
     }
 }

@@ -253,7 +253,7 @@ impl<S: LiveBrand> WorkspaceOn<S> {
     /// is enqueued; the host waits for nothing.
     ///
     /// ```
-    /// use thalweg::{Device, stream_tags};
+    /// use thalweg::{Device, Size, stream_tags};
     /// use thalweg_vision::{Head, Layer, TokenParams, Pipeline, Query};
     ///
     /// stream_tags!(Work);
@@ -264,7 +264,7 @@ impl<S: LiveBrand> WorkspaceOn<S> {
     /// let (first, other) = (Query::new(&[1.0; 8])?, Query::new(&[-1.0; 8])?);
     /// let pipeline = Pipeline::new(work.device(), TokenParams::default().with_budget(500))?.with_query(&head, &first)?;
     /// let rgb = work.alloc_zeroed::<u8>(3 * 64 * 64)?;
-    /// let mut workspace = pipeline.workspace(&work, &[[64, 64]])?;
+    /// let mut workspace = pipeline.workspace(&work, &[Size::new(64, 64)])?;
     /// workspace.enqueue(&work, &rgb)?; // with the first query
     /// workspace.set_query(&work, &head, &other)?;
     /// workspace.enqueue(&work, &rgb)?; // with the other one
@@ -464,7 +464,7 @@ mod tests {
             let pipeline = Pipeline::with_options(device, TokenParams::default().with_budget(301), options)?;
             let want = pipeline.run(std::slice::from_ref(&image)).remove(0)?;
             let rgb = work.upload_blocking(image.rgb())?;
-            let mut workspace = pipeline.workspace(&work, &[[48, 70]])?;
+            let mut workspace = pipeline.workspace(&work, &[image.size()])?;
             workspace.enqueue(&work, &rgb)?;
             let (numbers, bits) = (want.tokens.len(), want.halves.unwrap_or_default());
             match workspace.tokens() {

@@ -22,7 +22,7 @@ pub(crate) fn reference_sides(run: &TokenSet, params: &TokenParams) -> Vec<u32> 
 pub(crate) fn check_run(what: &str, image: &Image, params: &TokenParams, run: &TokenSet) {
     let (h, w, patch) = (image.height, image.width, params.patch as usize);
     let (gh, gw) = oracle::grid(h, w, patch);
-    let size = (run.height as usize, run.width as usize, run.patch, run.grid.map(|n| n as usize));
+    let size = (run.height as usize, run.width as usize, run.patch, run.grid.sides().map(|n| n as usize));
     assert_eq!(size, (h, w, params.patch, [gh, gw]), "{what}: sizes");
 
     let planes = oracle::textures(image, params.fixation.map(f64::from));

@@ -3,8 +3,11 @@
 use image::{Rgb, RgbImage};
 use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster, get_raster_width};
 
+/// The height in pixels of the largest digits that the font has.
+pub(super) const LARGEST: f64 = 17.0;
+
 /// The height of a digit as a share of the height of a line.
-const DIGIT: f64 = 0.72;
+const DIGIT: f64 = 0.53;
 
 /// Returns the lines whose digits are closest to `size` pixels high.
 fn line(size: f64) -> RasterHeight {
@@ -41,7 +44,7 @@ mod tests {
 
     #[test]
     fn digits_are_where_and_as_high_as_asked() {
-        for size in [10.0, 14.0, 18.0, 24.0] {
+        for size in [8.0, 10.0, 14.0, super::LARGEST] {
             let mut picture = RgbImage::new(300, 80);
             let text = "0123456789";
             super::write(&mut picture, [20.0, 30.0], size, text, [1.0; 3]);

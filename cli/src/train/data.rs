@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
-use thalweg::{Device, LiveBrand};
+use thalweg::{Device, LiveBrand, Size};
 use thalweg_loader::{FolderContents, list_folder};
 use thalweg_vision::augment::philox;
 use thalweg_vision::{Pipeline, TokenParams, TokenSet};
@@ -13,7 +13,21 @@ use thalweg_vision::{Pipeline, TokenParams, TokenSet};
 use super::ranks::{Result as Ranked, Team};
 use crate::args::DecodeArg;
 use crate::inputs::{EXTENSIONS, cannot_read};
-use crate::photos::{CHUNK_BYTES, CHUNK_IMAGES, Photos};
+use crate::photos::{CHUNK_BYTES, CHUNK_IMAGES, Photos, Pixels};
+use crate::report::Decoded;
+
+impl Pixels {
+    /// Makes the tokens of each photograph.
+    pub(crate) fn tokens(self, pipeline: &Pipeline) -> Vec<thalweg::Result<TokenSet>> {
+        match self {
+            Self::Host(images) => pipeline.run(&images),
+            Self::Device(images) => {
+                let sets = pipeline.run_pixels(images).into_iter();
+                sets.map(|set| set.map_err(|returned| returned.error)).collect()
+            }
+        }
+    }
+}
 
 /// The numbers of a token.
 pub(crate) const INPUTS: usize = thalweg_vision::PLANES;
@@ -214,16 +228,17 @@ impl Tokens {
 
 /// Makes the tokens of images. Each rank makes those of its share, and all ranks get those of all.
 /// `choose` decides how, from height and width of the first images. An image that cannot be decoded
-/// is passed to `fail` with its place, on the rank whose image it is, and left out.
+/// is passed to `fail` with its place, on the rank whose image it is, and left out. Also returns
+/// how this rank decoded its images.
 pub(super) fn tokenize<C: LiveBrand>(
     team: &mut Team<C>,
     device: Device,
     (listing, labels): (&Listing, &[i32]),
     decode: &DecodeArg,
-    choose: impl FnOnce(&[[u32; 2]]) -> Result<TokenParams, String>,
+    choose: impl FnOnce(&[Size]) -> Result<TokenParams, String>,
     bar: &ProgressBar,
     mut fail: impl FnMut(usize, &str),
-) -> Ranked<(Tokens, TokenParams)> {
+) -> Ranked<(Tokens, TokenParams, Decoded)> {
     let own: Vec<usize> = (team.rank()..listing.paths.len()).step_by(team.size()).collect();
     let mut photos = Photos::open(device, own.iter().map(|&image| &listing.paths[image]), decode)?;
     let (mut choose, mut pipeline) = (Some(choose), None);
@@ -261,15 +276,15 @@ pub(super) fn tokenize<C: LiveBrand>(
         _ => tokens.merge(team, &images, labels)?,
     };
     match pipeline {
-        Some((_, params)) => Ok((all, params)),
+        Some((_, params)) => Ok((all, params, photos.decoded())),
         None => unreachable!("the loop makes a pipeline before it ends"),
     }
 }
 
 /// Returns height and width of the first images of all ranks: those that one rank alone would have
 /// in its first chunk.
-fn first<C: LiveBrand>(team: &mut Team<C>, own: impl Iterator<Item = (usize, [u32; 2])>) -> Ranked<Vec<[u32; 2]>> {
-    let own: Vec<u64> = own.flat_map(|(image, [h, w])| [image as u64, h.into(), w.into()]).collect();
+fn first<C: LiveBrand>(team: &mut Team<C>, own: impl Iterator<Item = (usize, Size)>) -> Ranked<Vec<Size>> {
+    let own: Vec<u64> = own.flat_map(|(image, size)| [image as u64, size.height.into(), size.width.into()]).collect();
     let mut all = team.gather(own)?.concat().as_chunks::<3>().0.to_vec();
     all.sort_unstable();
     let (mut sizes, mut bytes) = (Vec::new(), 0);
@@ -277,7 +292,7 @@ fn first<C: LiveBrand>(team: &mut Team<C>, own: impl Iterator<Item = (usize, [u3
         if sizes.len() == CHUNK_IMAGES || bytes >= CHUNK_BYTES as u64 {
             break;
         }
-        sizes.push([height as u32, width as u32]);
+        sizes.push(Size::new(height as u32, width as u32));
         bytes += 3 * height * width;
     }
     if sizes.is_empty() {

@@ -11,6 +11,7 @@
 //! from a part of each batch (`learner`) and tests a part. The model is that of one rank, up to the
 //! rounding of sums, so a run may go on with another number of ranks.
 
+pub(crate) mod args;
 mod curves;
 pub(crate) mod data;
 mod learner;
@@ -33,12 +34,13 @@ use thalweg_collective::{World, WorldOptions};
 use thalweg_train::{AdamW, Tensors, TokenTransformer, TokenTransformerConfig};
 use thalweg_vision::TokenParams;
 
-use crate::args::TrainArgs;
 use crate::launch::{self, Output};
 use crate::output::{self, say};
+use crate::report::{self, Decoded};
+use args::TrainArgs;
 use data::{INPUTS, Listing, Packed, Tokens, shuffle, split, tokenize};
 use learner::Learner;
-use ranks::{Problem, Team, sum};
+use ranks::{Problem, Team};
 use scaling::Scaling;
 use settings::{Precision, Settings};
 
@@ -79,6 +81,13 @@ struct Set {
     learn: Tokens,
     test: Tokens,
     fingerprint: u64,
+}
+
+/// The report on the files of the images, of one rank or of all.
+#[derive(Default, Serialize, Deserialize)]
+struct Inputs {
+    failed: Vec<serde_json::Value>,
+    jpeg: Decoded,
 }
 
 /// The initial state of a run: that of rank 0 counts for all ranks.
@@ -134,7 +143,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<ExitCode, String> {
         return launch::ranks(gpus, &program, Output::AsItIs);
     }
     let (device, note) = ranks::device(args, place.as_ref())?;
-    if let Some(note) = note.filter(|_| !args.quiet) {
+    if let Some(note) = note.as_ref().filter(|_| !args.quiet) {
         say(format_args!("thalweg: {note}"));
     }
     output::finish_writing_on_interrupt()?;
@@ -144,7 +153,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<ExitCode, String> {
             Some(place) => World::connect(place, WorldOptions::from_env()?)?,
         };
         let comm = world.comm(device.stream::<Reduce>()?)?;
-        learn(args, &device.stream::<Train>()?, Team { comm })
+        learn(args, &device.stream::<Train>()?, Team { comm }, note.as_deref())
     };
     join().map_err(|problem: Problem| problem.0)
 }
@@ -154,6 +163,7 @@ fn learn<S: LiveBrand, C: LiveBrand>(
     args: &TrainArgs,
     stream: &Stream<S>,
     mut team: Team<C>,
+    note: Option<&str>,
 ) -> Result<ExitCode, Problem> {
     let (start, device) = (Instant::now(), stream.device());
     let files = Files {
@@ -166,7 +176,8 @@ fn learn<S: LiveBrand, C: LiveBrand>(
     let begin = serde_json::from_slice(&begin).map_err(|e| format!("what rank 0 has sent: {e}"))?;
     let (leads, size) = (team.rank() == 0, team.size());
     let run = Run { args, files, begin, leads };
-    let (set, failed) = read(&run, &mut team, device)?;
+    let (set, inputs) = read(&run, &mut team, device)?;
+    let to_tokens = start.elapsed();
     run.show(|| {
         let ranks = if size == 1 { String::new() } else { format!(", {size} ranks") };
         format!(
@@ -184,22 +195,26 @@ fn learn<S: LiveBrand, C: LiveBrand>(
         Precision::Bf16 => fit::<_, _, bf16>(&run, stream, team, &set)?,
     };
     if leads {
+        // What `tokens --json` reports, too, has the same name and the same form here.
         let summary = json!({
+            "thalweg": env!("CARGO_PKG_VERSION"),
+            "device": report::device(device, note),
+            "parameters": run.begin.settings,
+            "output": run.files.model.to_string_lossy(),
+            "failed": inputs.failed,
+            "jpeg": inputs.jpeg,
+            "seconds": { "tokens": to_tokens.as_secs_f64(), "training": (start.elapsed() - to_tokens).as_secs_f64() },
+            "wall_seconds": start.elapsed().as_secs_f64(),
             "done": true,
             "val_accuracy": best.val_accuracy,
             "val_loss": best.val_loss,
             "loss": best.loss,
             "best_epoch": best.epoch,
             "epochs": history.len(),
-            "images": set.learn.len(),
+            "train_images": set.learn.len(),
             "val_images": set.test.len(),
             "classes": set.classes,
-            "failed": failed,
-            "model": run.files.model.to_string_lossy(),
-            "device": device.to_string(),
             "ranks": size,
-            "settings": run.begin.settings,
-            "seconds": start.elapsed().as_secs_f64(),
         });
         write_report(&run.files, &history, Some(&summary))?;
     }
@@ -215,7 +230,7 @@ fn learn<S: LiveBrand, C: LiveBrand>(
     })?;
     // A launcher ends all ranks when one fails, so only the one that writes says that images are
     // broken.
-    Ok(if failed == 0 || !leads { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if inputs.failed.is_empty() || !leads { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Finds out how a run begins: anew, or at the checkpoint. What it will write must be possible to
@@ -232,7 +247,8 @@ fn begin(args: &TrainArgs, files: &Files<'_>) -> Result<Begin, String> {
     let saved: Settings = value(&file, "progress.settings")?;
     let (history, fingerprint): (Vec<Epoch>, _) = (value(&file, "progress.history")?, value(&file, "progress.data")?);
     if history.iter().zip(1..).any(|(epoch, number)| epoch.epoch != number) {
-        let wrong = file.wrong("`progress.history` in the metadata: the epochs are not 1, 2, 3 and so on".into());
+        let wrong =
+            file.format_error("`progress.history` in the metadata: the epochs are not 1, 2, 3 and so on".into());
         return Err(format!("--resume: {wrong}"));
     }
     Ok(Begin { settings: args.settings(Some(&saved))?, history, fingerprint: Some(fingerprint) })
@@ -241,13 +257,13 @@ fn begin(args: &TrainArgs, files: &Files<'_>) -> Result<Begin, String> {
 /// Reads a value of a file's metadata.
 pub(crate) fn value<T: for<'de> Deserialize<'de>>(file: &Tensors, key: &str) -> Result<T, String> {
     let missing =
-        || file.wrong(format!("the metadata has no `{key}`; did `thalweg train` write this file?")).to_string();
+        || file.format_error(format!("the metadata has no `{key}`; did `thalweg train` write this file?")).to_string();
     let text = file.metadata.get(key).ok_or_else(missing)?;
-    serde_json::from_str(text).map_err(|e| file.wrong(format!("`{key}` in the metadata: {e}")).to_string())
+    serde_json::from_str(text).map_err(|e| file.format_error(format!("`{key}` in the metadata: {e}")).to_string())
 }
 
-/// Reads the images and makes their tokens. Also returns how many could not be read, by any rank.
-fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Result<(Set, usize), Problem> {
+/// Reads the images and makes their tokens. Also returns what became of the files of all ranks.
+fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Result<(Set, Inputs), Problem> {
     let (args, settings) = (run.args, &run.begin.settings);
     let listing = Listing::read(&args.data)?;
     let classes = listing.classes();
@@ -273,14 +289,14 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
         team.comm.verify_equal("the list of images", data::hash(&classes, labels))?;
     }
     let bar = run.bar(count.div_ceil(team.size()), "{bar:40} {pos}/{len} images to tokens  {elapsed}");
-    let mut failed = 0;
+    let mut own = Inputs::default();
     let mut fail = |path: &Path, error: &str| {
-        failed += 1;
+        own.failed.push(report::failure(path, error));
         bar.suspend(|| say(format_args!("thalweg: {}: {error}; left out", path.display())));
     };
     let choose = |sizes: &[_]| settings.params(sizes);
     let decode = &args.decode;
-    let (all, params) =
+    let (all, params, mut decoded) =
         tokenize(team, device, (&listing, &labels), decode, choose, &bar, |i, e| fail(&listing.paths[i], e))?;
     let part = |images: &[usize]| {
         let (mut part, mut packed) = (Tokens::default(), Packed::default());
@@ -292,7 +308,8 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
         Some((listing, labels)) => {
             let chosen = |_: &[_]| Ok(params.clone());
             let fail = |i: usize, e: &str| fail(&listing.paths[i], e);
-            let (test, _) = tokenize(team, device, (listing, labels), decode, chosen, &bar, fail)?;
+            let (test, _, more) = tokenize(team, device, (listing, labels), decode, chosen, &bar, fail)?;
+            decoded.add(more);
             (all, test)
         }
         None => {
@@ -301,8 +318,14 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
         }
     };
     bar.finish_and_clear();
-    let mut failed = [f64::from(failed)];
-    sum(&mut team.comm, &mut failed)?;
+    own.jpeg = decoded;
+    let mut inputs = Inputs::default();
+    for rank in team.gather(json!(own).to_string().into_bytes())? {
+        let Inputs { failed, jpeg } =
+            serde_json::from_slice(&rank).map_err(|e| format!("what a rank has sent of its images: {e}"))?;
+        inputs.failed.extend(failed);
+        inputs.jpeg.add(jpeg);
+    }
     if learn.len() == 0 || test.len() == 0 {
         return Err(Problem(format!(
             "{}: too few images: {} to learn from, {} to test; without --val, a class with two images is needed",
@@ -315,7 +338,7 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
     let scaling = Scaling::of(&learn);
     scaling.apply(&mut learn);
     scaling.apply(&mut test);
-    Ok((Set { classes, params, scaling, learn, test, fingerprint }, failed[0] as usize))
+    Ok((Set { classes, params, scaling, learn, test, fingerprint }, inputs))
 }
 
 /// Trains a model, and returns all epochs and the best one.

@@ -10,7 +10,7 @@
 use thalweg::{Device, LiveBrand};
 use thalweg_collective::{CollectiveElement, Comm, RankEnv, Sum};
 
-use crate::args::TrainArgs;
+use super::args::TrainArgs;
 
 /// Elements that travel at once, so that the device needs little memory for what the ranks
 /// exchange.

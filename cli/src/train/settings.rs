@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use thalweg::Size;
 use thalweg_vision::TokenParams;
 
 /// The settings of a training run. The names are those of the flags, with `_` for `-`.
@@ -134,8 +135,8 @@ impl Settings {
     /// patches of a quarter of a side, and a token for 8 x 8 pixels on average, 64 to 256 for an
     /// image. An image of 64 x 64 pixels, or a smaller one, is covered by 2 x 2 tokens for each
     /// patch. In larger images, relevant patches get up to 4 x 4.
-    pub(crate) fn params(&self, sizes: &[[u32; 2]]) -> Result<TokenParams, String> {
-        let mut areas: Vec<u64> = sizes.iter().map(|&[height, width]| u64::from(height) * u64::from(width)).collect();
+    pub(crate) fn params(&self, sizes: &[Size]) -> Result<TokenParams, String> {
+        let mut areas: Vec<u64> = sizes.iter().map(|size| size.area()).collect();
         areas.sort_unstable();
         let area = areas.get(areas.len() / 2).copied().unwrap_or(1);
         let quarter = (area as f64).sqrt() / 4.0;

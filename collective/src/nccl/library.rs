@@ -11,6 +11,7 @@ use log::debug;
 use thalweg::library;
 
 use crate::element::{Kind, Op};
+use crate::options::CtaRange;
 
 /// The variable that names the library's file.
 const VARIABLE: &str = "THALWEG_NCCL";
@@ -62,11 +63,11 @@ const _: () = assert!(
 );
 
 impl Config {
-    /// Calls of the communicator return before what they ask for is done. `ctas` are the least and
-    /// the most blocks of an operation.
-    pub(super) fn non_blocking(ctas: Option<[u32; 2]>) -> Self {
+    /// Calls of the communicator return before what they ask for is done. `ctas` bounds the
+    /// blocks of an operation.
+    pub(super) fn non_blocking(ctas: Option<CtaRange>) -> Self {
         const UNDEFINED: c_int = c_int::MIN;
-        let [least_ctas, most_ctas] = ctas.map_or([UNDEFINED; 2], |ctas| ctas.map(u32::cast_signed));
+        let [least_ctas, most_ctas] = ctas.map_or([UNDEFINED; 2], |ctas| [ctas.least, ctas.most].map(u32::cast_signed));
         Self {
             size: size_of::<Self>(),
             magic: 0xcafe_beef,

@@ -154,7 +154,7 @@ impl Copies {
             run.post(to, given);
         }
         let free = others.iter().map(|&from| run.take::<Vec<Room>>(from).map(VecDeque::from)).collect::<Result<_>>()?;
-        let blocks = options.ctas.map_or(BLOCKS, |[_, most]| most);
+        let blocks = options.ctas.map_or(BLOCKS, |ctas| ctas.most);
         Ok(Self { push, sum, pull, rooms: Rooms { free, words, blocks } })
     }
 
@@ -373,7 +373,7 @@ mod tests {
     type C<'r> = Comm<At<'r, Reduce>>;
 
     fn lane<T>(comm: &C<'_>, lane: impl Fn(&Copies) -> &AnyStream, f: impl FnOnce(&AnyStream) -> T) -> T {
-        f(lane(lock(&comm.peer.as_ref().unwrap().copies).as_ref().unwrap()))
+        f(lane(lock(&comm.transport.peer().unwrap().copies).as_ref().unwrap()))
     }
 
     fn own_devices(size: usize) -> Vec<Device> {
@@ -485,7 +485,7 @@ mod tests {
             let mut comm = world.comm(reduce)?;
             for len in [0, 1, 64, 65, 10_000] {
                 comm.all_reduce_in_place(Sum, &mut reduce.alloc_zeroed::<u8>(len)?)?;
-                let copies = lock(&comm.peer.as_ref().unwrap().copies);
+                let copies = lock(&comm.transport.peer().unwrap().copies);
                 let free = &copies.as_ref().unwrap().rooms.free;
                 assert!(free.len() == 2 && free.iter().all(|rooms| rooms.len() == SLOTS), "{len}");
             }

@@ -357,7 +357,8 @@ impl Store {
         self.value(&Request::Wait { key: key.to_owned(), timeout }, timeout)?.ok_or_else(late)
     }
 
-    /// Adds to a number, which is 0 at first, and returns the sum.
+    /// Adds `more` to the number of a key, which is 0 without a value, and returns the sum. Each
+    /// call of several ranks gets another sum, because the store does one after another.
     ///
     /// # Errors
     /// The value of the key is not a number, or the errors of [`set`](Self::set).

@@ -39,7 +39,7 @@ fn main() -> Result<(), Error> {
         }
     }
 
-    let side = std::env::args().nth(1).and_then(|side| side.parse().ok());
+    let side = std::env::args().nth(1).map(|side| side.parse().expect("a number of rows"));
     let side: u32 = side.unwrap_or(if device.kind() == DeviceKind::Cuda { 2048 } else { 256 });
     let x = on.upload_blocking(&matrix(side, side))?;
     let mut z = on.alloc((side * side) as usize)?;

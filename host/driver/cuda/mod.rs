@@ -19,10 +19,10 @@ use cudarc::driver::sys;
 
 pub(crate) use super::ffi::Failure;
 use super::{Adopted, ffi, guard};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Version};
 
 /// The oldest CUDA version whose driver has every function called here.
-const NEEDED: (u32, u32) = (12, 0);
+const NEEDED: Version = Version { major: 12, minor: 0 };
 
 /// Makes a call that takes its context from its stream or event, whichever context is current (CUDA
 /// C++ Programming Guide, "Stream and Event Behavior"). So the usual case does not query the
@@ -92,7 +92,7 @@ fn initialize() -> Result<()> {
                 Some(value) => Error::HiddenDevices { value },
                 None => Error::DriverFailed { reason: Error::from(failure).to_string() },
             })?;
-            let found = (version / 1000, version % 1000 / 10);
+            let found = Version { major: version / 1000, minor: version % 1000 / 10 };
             if found < NEEDED {
                 return Err(Error::DriverTooOld { found, needed: NEEDED });
             }
@@ -154,8 +154,8 @@ pub(crate) struct Info {
     pub(crate) multiprocessors: u32,
     /// The most shared memory that a block can have, in bytes.
     pub(crate) shared: u32,
-    pub(crate) capability: (u32, u32),
-    pub(crate) driver: (u32, u32),
+    pub(crate) capability: Version,
+    pub(crate) driver: Version,
     /// Least and greatest priority, as CUDA orders them: smaller is more urgent.
     pub(crate) priorities: (i32, i32),
 }
@@ -292,11 +292,11 @@ impl Cuda {
                 copy_engines: attribute(device, a::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)?,
                 multiprocessors: attribute(device, a::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
                 shared: attribute(device, a::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
-                capability: (
-                    attribute(device, a::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-                    attribute(device, a::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-                ),
-                driver: (version as u32 / 1000, version as u32 % 1000 / 10),
+                capability: Version {
+                    major: attribute(device, a::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                    minor: attribute(device, a::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+                },
+                driver: Version { major: version as u32 / 1000, minor: version as u32 % 1000 / 10 },
                 priorities: (0, 0),
             },
         };

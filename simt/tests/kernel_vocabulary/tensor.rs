@@ -8,7 +8,9 @@ use super::{noise, on_each_device};
 /// Runs `check` on every device that has tensor cores, and on the CPU device.
 fn on_each_tensor_device(mut check: impl for<'l> FnMut(&Stream<PerThread<'l>>)) {
     on_each_device(|s| match s.device().compute_capability() {
-        Some((major, _)) if major < 8 => report(&format!("NOT COVERED: {} has no tensor operations", s.device())),
+        Some(capability) if capability.major < 8 => {
+            report(&format!("NOT COVERED: {} has no tensor operations", s.device()))
+        }
         _ => check(s),
     });
 }

@@ -136,7 +136,7 @@ pub unsafe extern "C" fn write_photos(folder: *const c_char, count: c_uint) -> c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn start_loader(folder: *const c_char, device: *const c_char, flags: c_uint) -> *mut Running {
     // SAFETY: The caller passes such texts.
-    let device = unsafe { with(device, |spec| Ok(Device::open(spec)?.0)) };
+    let device = unsafe { with(device, |spec| Ok(Device::open(spec)?.device)) };
     let start = |folder: &str| {
         let device = device.ok_or("there is no device")?;
         let shared = Arc::new(Shared::default());

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use thalweg::simt::bf16;
 use thalweg::{At, Device, DeviceKind, DeviceRank, stream_tags};
-use thalweg_collective::{Backend, BucketSizes, Comm, Gradients, Mean, Sum, World, WorldOptions};
+use thalweg_collective::{Backend, BucketSizes, Comm, CtaRange, Gradients, Mean, Sum, World, WorldOptions};
 use thalweg_train::MatmulBackend;
 
 use super::{Error, Model, Result, Shape, backend, drawn, listed, numbers};
@@ -42,7 +42,7 @@ impl FromStr for Transport {
         }
         if let Some(blocks) = words.next() {
             let blocks = blocks.parse()?;
-            options.ctas = Some([blocks; 2]);
+            options.ctas = Some(CtaRange { least: blocks, most: blocks });
         }
         Ok(Self { name: text.to_owned(), options })
     }

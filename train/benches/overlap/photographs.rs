@@ -112,7 +112,7 @@ fn textures<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
     uploads: bool,
 ) -> Result<f64> {
     let pipeline = Pipeline::new(up.device(), params.clone())?;
-    let sizes = vec![size; images];
+    let sizes = vec![size.into(); images];
     let mut slots = (0..3).map(|_| Photographs::new(up, &pipeline, &sizes)).collect::<Result<Ring<_>>>()?;
     let config = TokenTransformerConfig::default()
         .with_input_dim(PLANES)

@@ -1,93 +1,58 @@
 //! Shared parts of the examples of overlap: the command line, and measurements.
 #![allow(dead_code, unreachable_pub, reason = "each example uses only some parts")]
 
+#[path = "../../../examples/support/command_line.rs"]
+pub mod command_line;
+
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::process::exit;
 use std::time::{Duration, Instant};
 
 use thalweg::{Device, DeviceKind, Timeline};
 use thalweg_train::{MatmulBackend, Result, Tensors};
 
-/// The command line of an example.
-pub struct Arguments {
-    timeline: Option<PathBuf>,
-    batch: Option<usize>,
-    steps: Option<usize>,
-    slots: Option<usize>,
-    runs: usize,
-    cublaslt: bool,
-}
+pub use command_line::{CommandLine, TIMELINE, Usage};
+
+/// The command line of an example of overlap.
+pub struct Arguments(CommandLine);
 
 /// The options of the patterns on one device, all of which measure in the same way.
-pub const MEASURED: &[&str] = &["--timeline", "--batch", "--steps", "--slots", "--runs"];
+pub const MEASURED: &[Usage] = &[TIMELINE, BATCH, STEPS, SLOTS, RUNS];
 
 /// The same of those with models whose products cuBLASLt can compute.
-pub const MEASURED_CUBLASLT: &[&str] = &["--timeline", "--batch", "--steps", "--slots", "--runs", "--cublaslt"];
+pub const MEASURED_CUBLASLT: &[Usage] = &[TIMELINE, BATCH, STEPS, SLOTS, RUNS, CUBLASLT];
 
-/// The options that an example may have, and their lines for `--help`.
-const OPTIONS: [(&str, &str); 6] = [
-    ("--timeline", "FILE  save what ran when, as .svg, .json (Perfetto) or .txt"),
-    ("--batch", "N        the images or sequences of a step; of vlm_pipeline the tokens of a text"),
-    ("--steps", "N        the steps, or the requests"),
-    ("--slots", "N        the batches or requests under way at most, in the overlapped form"),
-    (
-        "--runs",
-        "N         take all steps N times. If N is above 1, the last run is the one in the timeline, and the time is \
-         the median of the others",
-    ),
-    ("--cublaslt", "      have cuBLASLt compute the products (with the feature `cublaslt`)"),
-];
+pub const BATCH: Usage = ("--batch N", "the images or sequences of a step; of vlm_pipeline the tokens of a text");
+pub const STEPS: Usage = ("--steps N", "the steps, or the requests");
+const SLOTS: Usage = ("--slots N", "the batches or requests under way at most, in the overlapped form");
+const RUNS: Usage = ("--runs N", "take all steps N times, and print the median time; a timeline has the last run only");
+pub const CUBLASLT: Usage = ("--cublaslt", "have cuBLASLt compute the products (with the feature `cublaslt`)");
 
 impl Arguments {
-    /// Reads the command line of an example that has these options. `--help` prints `purpose` and
-    /// the options, and ends the program. So does, as an error, an argument that it does not have.
-    pub fn parse(purpose: &str, options: &[&str]) -> Self {
-        let mut given = Self { timeline: None, batch: None, steps: None, slots: None, runs: 1, cublaslt: false };
-        let mut arguments = std::env::args().skip(1);
-        while let Some(argument) = arguments.next() {
-            let mut value = || {
-                arguments.next().unwrap_or_else(|| {
-                    println!("{argument} needs a value");
-                    exit(2)
-                })
-            };
-            let number = |text: String| {
-                text.parse().ok().filter(|&n: &usize| n > 0).unwrap_or_else(|| {
-                    println!("{text} is no number above 0");
-                    exit(2)
-                })
-            };
-            match argument.as_str() {
-                other if !options.contains(&other) => {
-                    println!("{purpose}\n");
-                    let has = |(name, _): &&(&str, &str)| options.contains(name);
-                    OPTIONS.iter().filter(has).for_each(|(name, rest)| println!("  {name} {rest}"));
-                    exit(if other == "--help" || other == "-h" { 0 } else { 2 })
-                }
-                "--timeline" => given.timeline = Some(value().into()),
-                "--batch" => given.batch = Some(number(value())),
-                "--steps" => given.steps = Some(number(value())),
-                "--slots" => given.slots = Some(number(value())),
-                "--runs" => given.runs = number(value()),
-                _ => given.cublaslt = true,
-            }
-        }
-        given
+    /// Reads the command line of an example that has these options.
+    pub fn parse(purpose: &str, options: &[Usage]) -> Self {
+        let line = CommandLine::parse(purpose, &[], options);
+        line.timeline();
+        Self(line)
+    }
+
+    fn number(&self, name: &str) -> Option<usize> {
+        self.0.value::<NonZeroUsize>(name).map(NonZeroUsize::get)
     }
 
     /// Returns the size of a batch: that of `--batch`, or else `default`.
     pub fn batch(&self, default: usize) -> usize {
-        self.batch.unwrap_or(default)
+        self.number("--batch").unwrap_or(default)
     }
 
     /// Returns the number of steps: that of `--steps`, or else `default`.
     pub fn steps(&self, default: usize) -> usize {
-        self.steps.unwrap_or(default)
+        self.number("--steps").unwrap_or(default)
     }
 
     /// Returns the number of slots of the overlapped form: that of `--slots`, or else `default`.
     pub fn slots(&self, default: usize) -> usize {
-        self.slots.unwrap_or(default)
+        self.number("--slots").unwrap_or(default)
     }
 
     /// Calls `work` as often as `--runs` says, and returns the median time and the last value. Only
@@ -95,7 +60,7 @@ impl Arguments {
     /// other.
     pub fn timed<T>(&self, timeline: &Timeline, mut work: impl FnMut(&Timeline) -> Result<T>) -> Result<(Duration, T)> {
         let mut times = vec![];
-        for _ in 1..self.runs {
+        for _ in 1..self.number("--runs").unwrap_or(1) {
             times.push(timed(|| work(&Timeline::disabled()))?.0);
         }
         let (time, value) = timed(|| work(timeline))?;
@@ -108,17 +73,17 @@ impl Arguments {
 
     /// Returns what computes the products of the models.
     pub fn products(&self, device: Device) -> Result<MatmulBackend> {
-        if self.cublaslt { MatmulBackend::cublaslt(device) } else { Ok(MatmulBackend::default()) }
+        if self.0.has("--cublaslt") { MatmulBackend::cublaslt(device) } else { Ok(MatmulBackend::default()) }
     }
 
     /// Makes a timeline, which records only if `--timeline` was given.
     pub fn timeline(&self, device: Device) -> Result<Timeline> {
-        Ok(if self.timeline.is_some() { Timeline::new(device)? } else { Timeline::disabled() })
+        Ok(if self.0.timeline().is_some() { Timeline::new(device)? } else { Timeline::disabled() })
     }
 
     /// Saves the timeline if `--timeline` was given, and prints its metrics.
     pub fn finish(&self, timeline: &Timeline) -> Result<()> {
-        if let Some(path) = &self.timeline {
+        if let Some(path) = self.0.timeline() {
             let trace = timeline.finish()?;
             trace.save(path)?;
             println!("{}\ntimeline: {}", trace.metrics(), path.display());
@@ -127,30 +92,46 @@ impl Arguments {
     }
 }
 
-/// Returns the arguments of an example that has no options, at most `most`. If there are others, it
-/// prints `usage` and ends the program.
-pub fn words(usage: &str, most: usize) -> Vec<String> {
-    let given: Vec<String> = std::env::args().skip(1).collect();
-    if given.len() > most || given.iter().any(|word| word.starts_with('-')) {
-        println!("{usage}");
-        exit(if given.iter().any(|word| word == "--help" || word == "-h") { 0 } else { 2 })
+/// An option of the examples that write what other implementations compare themselves with.
+pub const PRECISION: Usage = ("--precision TYPE", "f32 or bf16 (default: f32)");
+
+/// Returns whether `--precision` says bf16.
+pub fn is_bf16(line: &CommandLine) -> bool {
+    match line.text("--precision") {
+        None | Some("f32") => false,
+        Some("bf16") => true,
+        Some(other) => command_line::refuse(&format!("--precision cannot be `{other}`: expected f32 or bf16")),
     }
-    given
+}
+
+/// Returns both files that the command line names, or those of the tests if it names none.
+pub fn files(line: &CommandLine, of_tests: [PathBuf; 2]) -> [PathBuf; 2] {
+    match line.words() {
+        [] => of_tests,
+        [a, b] => [a, b].map(PathBuf::from),
+        _ => command_line::refuse("expected two files, or none; --help says which"),
+    }
 }
 
 /// Returns the device of `THALWEG_DEVICE`, or the best one, and prints it.
 pub fn device() -> Result<Device> {
-    let (device, _) = Device::from_environment()?;
+    let device = Device::from_env()?.device;
     println!("{device}: {}", device.name());
     note(device);
     Ok(device)
 }
 
-/// Says on the CPU device that times mean nothing there.
+/// Says what times mean on the CPU device.
 pub fn note(device: Device) {
     if device.kind() == DeviceKind::Cpu {
-        println!("(copies and kernels of the CPU device share its cores: ratios of times say nothing about overlap)");
+        println!("(its times are those of this machine's cores, which copies and kernels share: they show no overlap)");
     }
+}
+
+/// Returns `": 1.234 x"` on a GPU, and nothing on the CPU device, where the ratio is noise.
+pub fn gain(device: Device, serial: Duration, overlapped: Duration) -> String {
+    let ratio = serial.as_secs_f64() / overlapped.as_secs_f64();
+    sized(device, format!(": {ratio:.3} x"), String::new())
 }
 
 /// Returns the first value on a GPU, and the second one on the CPU device.
@@ -178,7 +159,7 @@ pub fn numbers(len: usize, seed: u64) -> Vec<f32> {
 }
 
 /// Prints both times, and checks that both runs learned the same weights.
-pub fn compare(serial: (Duration, Tensors), overlapped: (Duration, Tensors), steps: usize) {
+pub fn compare(device: Device, serial: (Duration, Tensors), overlapped: (Duration, Tensors), steps: usize) {
     let same = serial.1.tensors.iter().zip(&overlapped.1.tensors).all(|(a, b)| a == b);
     assert!(
         same && serial.1.tensors.len() == overlapped.1.tensors.len(),
@@ -186,9 +167,9 @@ pub fn compare(serial: (Duration, Tensors), overlapped: (Duration, Tensors), ste
     );
     let rate = |time: Duration| steps as f64 / time.as_secs_f64();
     println!(
-        "one stream {:.1} steps/s, overlapped {:.1} steps/s: {:.3} x; the weights are the same, bit for bit",
+        "one stream {:.1} steps/s, overlapped {:.1} steps/s{}; the weights are the same, bit for bit",
         rate(serial.0),
         rate(overlapped.0),
-        serial.0.as_secs_f64() / overlapped.0.as_secs_f64()
+        gain(device, serial.0, overlapped.0)
     );
 }

@@ -115,7 +115,8 @@ pub struct BackwardScratch {
 }
 
 impl<S: LiveBrand> BackwardScratchOn<S> {
-    /// Makes the memory for a model with the weights of `layout`.
+    /// Makes the scratch memory for backward passes over the weights of `layout`: no activations
+    /// and no gradients.
     ///
     /// # Errors
     /// There is no memory, or the device failed.

@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use thalweg::overlap::stages;
-use thalweg::{Activity, DeviceBuffer, Event, LiveBrand, Resource, Ring, Stream, Timeline};
+use thalweg::{Activity, DeviceBuffer, Event, LiveBrand, Resource, Ring, Size, Stream, Timeline};
 use thalweg_vision::{DeviceTokenValues, Pipeline, Workspace, layout};
 
 use super::trainable::Trainable;
@@ -42,7 +42,7 @@ impl Photographs {
     ///
     /// # Errors
     /// The pipeline cannot make tokens of such images, there is no memory, or the device failed.
-    pub fn new<S: LiveBrand>(stream: &Stream<S>, pipeline: &Pipeline, sizes: &[[u32; 2]]) -> Result<Event<Self>> {
+    pub fn new<S: LiveBrand>(stream: &Stream<S>, pipeline: &Pipeline, sizes: &[Size]) -> Result<Event<Self>> {
         let layout = layout(sizes, pipeline.params().patch)?;
         let slot = PhotographsOn {
             rgb: stream.alloc_zeroed(layout.bytes() as usize)?,
@@ -75,7 +75,7 @@ impl Photographs {
 /// loss `seen` got.
 ///
 /// ```
-/// use thalweg::{Device, Ring, Timeline, stream_tags};
+/// use thalweg::{Device, Ring, Size, Timeline, stream_tags};
 /// use thalweg_train::overlap::{Photographs, texture_prefetch};
 /// use thalweg_train::{TokenTransformerConfig, TokenTransformer};
 /// use thalweg_vision::{PLANES, TokenParams, Pipeline};
@@ -92,7 +92,7 @@ impl Photographs {
 ///     .with_num_classes(2);
 /// let mut model = TokenTransformer::<_, f32>::new(&gpu.stream::<Train>()?, config, 7)?;
 ///
-/// let sizes = [[32, 40], [24, 24]]; // two images a batch
+/// let sizes = [Size::new(32, 40), Size::new(24, 24)]; // two images a batch
 /// let slots = (0..3).map(|_| Photographs::new(&upload, &pipeline, &sizes));
 /// let mut slots = slots.collect::<Result<Ring<_>, _>>()?;
 /// let mut losses = Vec::new();

@@ -97,7 +97,7 @@ impl VisionLanguageConfig {
             norm_eps: eps,
             gelu,
         };
-        config.check().map_err(|error| file.wrong(error.to_string()))
+        config.check().map_err(|error| file.format_error(error.to_string()))
     }
 
     /// Draws weights at random, as the file of a model has them. The same seed gives the same

@@ -2,7 +2,7 @@
 
 use testkit::devices::alone;
 use testkit::gate::{Gate, guarded};
-use thalweg::{Device, DeviceKind, DeviceSlice, LiveBrand, Ring, Stream, Timeline};
+use thalweg::{Device, DeviceKind, DeviceSlice, LiveBrand, Ring, Size, Stream, Timeline};
 use thalweg_train::overlap::{Photographs, PhotographsOn, augment_train, texture_prefetch};
 use thalweg_train::{Error, Loss, Result, TokenBatch};
 use thalweg_vision::{
@@ -15,7 +15,7 @@ use crate::common::{
 };
 use crate::support::{Random, base_config, devices};
 
-const PHOTOGRAPHS: [[u32; 2]; 2] = [[40, 56], [32, 24]];
+const PHOTOGRAPHS: [Size; 2] = [Size::new(40, 56), Size::new(32, 24)];
 const DIMENSION: usize = 6;
 
 /// A head with a balancer, with random weights.

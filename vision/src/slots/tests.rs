@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::mpsc;
 use std::task::{Context, Poll, Waker};
 
-use thalweg::{Device, Result};
+use thalweg::{Device, Result, Size};
 
 use super::Slots;
 use crate::{Image, Pipeline, PipelineOptions, TokenParams, lock};
@@ -40,7 +40,7 @@ fn pixels_on_the_device_give_the_same_tokens() -> Result<()> {
             s.record(pixels).map_err(|r| r.error)
         })?
     };
-    let size = |image: &Image| [image.height(), image.width()];
+    let size = |image: &Image| image.size();
     let mut pixels: Vec<_> = images.iter().map(|i| Ok((size(i), uploaded(i, 0)?))).collect::<Result<_>>()?;
     pixels[5].1 = uploaded(&images[5], 1)?;
     let sets = pipeline.run_pixels(pixels);
@@ -69,11 +69,12 @@ fn pixels_on_the_device_give_the_same_tokens() -> Result<()> {
 #[test]
 fn a_place_whose_completion_cannot_be_known_comes_free() -> Result<()> {
     let pipeline = pipeline(1)?;
-    let frame = pipeline.frame(&[[4, 4]])?;
+    let sizes = [Size::new(4, 4)];
+    let frame = pipeline.frame(&sizes)?;
     let (open, gate) = mpsc::channel::<()>();
     frame.stream().enter(|s| s.launch_host(move || _ = gate.recv()))?;
     drop(pipeline.submit(frame)?);
-    let mut waiting = pipeline.frame_async(&[[4, 4]]);
+    let mut waiting = pipeline.frame_async(&sizes);
     let mut poll = || Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop()));
     assert!(poll().is_pending());
     pipeline.slots().lose_returning();
@@ -105,7 +106,7 @@ fn a_forked_child_waits_for_no_lock() -> Result<()> {
         return Ok(());
     }
     let pipeline = pipeline(5)?;
-    let sizes = [[4, 4]];
+    let sizes = [Size::new(4, 4)];
     let frames = [(); 5].map(|()| pipeline.frame(&sizes));
     let [unused, second, third, fourth, fifth] = frames;
     let (unused, submitted) = (unused?, pipeline.submit(second?)?);

@@ -1,7 +1,7 @@
 //! Tests of how the pipeline fails, and that it goes on afterwards.
 
 use testkit::devices::{alone, devices, report};
-use thalweg::{Device, Error};
+use thalweg::{Device, Error, Size};
 use thalweg_vision::{Image, Pipeline, PipelineOptions, TokenParams};
 
 use crate::run::given;
@@ -66,15 +66,15 @@ fn an_image_is_as_large_as_it_says() {
         for &device in devices() {
             let pipeline = pipeline(device, small_params());
             if bytes == 0 || height.max(width) > 16384 {
-                assert!(pipeline.frame(&[[height, width]]).is_err());
+                assert!(pipeline.frame(&[Size::new(height, width)]).is_err());
             }
             assert!(pipeline.run(&mixed()[..1]).remove(0).is_ok());
         }
     }
     let pipeline = pipeline(devices()[0], small_params());
-    let refused = |sizes: &[[u32; 2]]| pipeline.try_frame(sizes).unwrap_err().to_string();
+    let refused = |sizes: &[Size]| pipeline.try_frame(sizes).unwrap_err().to_string();
     let message = "image size is 20000 x 40 for image 1, expected 1 to 16384 pixels a side";
-    assert_eq!(refused(&[[1, 1], [20000, 40]]), message);
+    assert_eq!(refused(&[Size::new(1, 1), Size::new(20000, 40)]), message);
     assert_eq!(refused(&[]), "batch is 0 images, expected 1 to 65535");
     let error = Image::new(2, 3, vec![0; 17]).unwrap_err().to_string();
     assert_eq!(error, "image is 17 bytes, expected 18 bytes, 3 for each of 2 x 3 pixels");
@@ -93,7 +93,7 @@ fn a_pipeline_of_no_depth_is_refused() {
 fn debug_output_is_short() {
     let _alone = alone();
     let pipeline = deep(Device::cpu().unwrap(), small_params(), 2);
-    let sizes = [[40, 50], [3, 4]];
+    let sizes = [Size::new(40, 50), Size::new(3, 4)];
     let frame = pipeline.frame(&sizes).unwrap();
     assert_eq!(format!("{frame:?}"), "Frame([[40, 50], [3, 4]])");
     let future = format!("{:?}", pipeline.frame_async(&sizes));

@@ -77,7 +77,7 @@ fn allocate(device: Device, map: &[f32], params: &TokenParams) -> thalweg::Resul
 }
 
 fn frame(pipeline: &Pipeline, images: &[Image]) -> thalweg::Result<Frame> {
-    let sizes: Vec<_> = images.iter().map(|image| [image.height(), image.width()]).collect();
+    let sizes: Vec<_> = images.iter().map(|image| image.size()).collect();
     let mut frame = pipeline.frame(&sizes)?;
     for (i, image) in images.iter().enumerate() {
         frame.image_mut(i).copy_from_slice(image.rgb());

@@ -93,7 +93,7 @@ fn nothing_leaks() {
         let pipeline = pipeline(device, params);
         let overflowing = TokenParams::default().with_patch(1).with_sides(255..=255).with_budget(u64::MAX);
         let failing = Pipeline::new(device, overflowing).unwrap();
-        let sizes = [[image.height(), image.width()]];
+        let sizes = [image.size()];
         let go_round = |times| {
             for i in 0..times {
                 if i % 8 == 7 {

@@ -38,7 +38,7 @@ fn batch() -> Vec<Image> {
 
 fn slots(device: Device, image: &Image, n: usize) -> Ring<Slot> {
     let (head, query) = golden_query();
-    let size = [image.height(), image.width()];
+    let size = image.size();
     let slot = |_| Event::ready(Slot::new(device, size, &TokenParams::default(), &head, &query).unwrap());
     (0..n).map(slot).collect()
 }

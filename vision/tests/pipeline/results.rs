@@ -68,6 +68,11 @@ fn a_batch_equals_its_images_one_by_one() {
         let stages = measured.stages();
         println!("{device}: {stages:?}");
         assert!(stages.named().iter().all(|(_, time)| !time.is_zero()), "{stages:?}");
+        let measured = Pipeline::with_options(device, small_params(), PipelineOptions::default().with_stages(true));
+        let measured = measured.unwrap();
+        unwrap_all(measured.run(&images));
+        let none: Vec<_> = measured.stages().named().into_iter().filter(|(_, time)| time.is_zero()).collect();
+        assert_eq!(none, [("textures", Default::default())], "the stages without time on {device}");
     }
 }
 
@@ -130,8 +135,8 @@ fn tokens_in_half_precision() {
             }
             let tokens = pipeline.submit(frame(&pipeline, &images).unwrap()).unwrap().synchronize().unwrap();
             let numbers = match tokens.tokens() {
-                TokenValues::F16(bits) if precision == TokenPrecision::F16 => bits.len(),
-                TokenValues::Bf16(bits) if precision == TokenPrecision::Bf16 => bits.len(),
+                TokenValues::F16(values) if precision == TokenPrecision::F16 => values.len(),
+                TokenValues::Bf16(values) if precision == TokenPrecision::Bf16 => values.len(),
                 other => panic!("{other:?} of {precision:?}"),
             };
             assert_eq!(numbers, PLANES * tokens.len());

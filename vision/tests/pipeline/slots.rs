@@ -7,7 +7,7 @@ use std::thread;
 
 use testkit::devices::{alone, devices};
 use testkit::gate::guarded;
-use thalweg::{AnyStream, Device, Error};
+use thalweg::{AnyStream, Device, Error, Size};
 use thalweg_vision::TokenParams;
 
 use crate::gates::{drop_without_waiting, gated, gpus_and_a_cpu};
@@ -22,20 +22,20 @@ fn frames_are_as_many_as_the_pipeline_is_deep() {
     let image = given(&noise(40, 50));
     for &device in devices() {
         let pipeline = deep(device, small_params(), 3);
-        let sizes = [[40, 50]];
+        let sizes = [Size::new(40, 50)];
         let mut frames: Vec<_> = (0..3).map(|_| pipeline.frame(&sizes).unwrap()).collect();
         assert!(pipeline.try_frame(&sizes).unwrap().is_none());
         drop(frames.pop());
         let submitted = submit(&pipeline, &image).unwrap();
-        assert!(pipeline.try_frame(&[[1, 1]]).unwrap().is_none());
+        assert!(pipeline.try_frame(&[Size::new(1, 1)]).unwrap().is_none());
         thread::scope(|threads| {
             // This works whichever of the two threads comes first.
-            let waiting = threads.spawn(|| pipeline.frame(&[[7, 9]]).unwrap().size(0));
+            let waiting = threads.spawn(|| pipeline.frame(&[Size::new(7, 9)]).unwrap().size(0));
             pipeline.recycle(submitted.synchronize().unwrap());
-            assert_eq!(waiting.join().unwrap(), [7, 9], "another size took the free slot's place");
+            assert_eq!(waiting.join().unwrap(), Size::new(7, 9), "another size took the free slot's place");
         });
         drop(pipeline.submit(frames.pop().unwrap()).unwrap());
-        for wrong in [&[][..], &[[0, 1]], &[[1, 16385]]] {
+        for wrong in [&[][..], &[Size::new(0, 1)], &[Size::new(1, 16385)]] {
             let error = pipeline.try_frame(wrong).unwrap_err();
             assert!(matches!(error, Error::Parameter { .. }), "{error:?}");
         }
@@ -119,7 +119,7 @@ fn submitting_and_dropping_wait_for_nothing() {
 fn a_dropped_batch_keeps_its_place_until_it_is_done() {
     let _alone = alone();
     let image = given(&noise(64, 80));
-    let sizes = [[64, 80]];
+    let sizes = [Size::new(64, 80)];
     for device in gpus_and_a_cpu() {
         let (pipeline, frames, [first, second]) = gated::<2>(device, &image);
         let mut submitted = frames.into_iter().map(|frame| pipeline.submit(frame).unwrap());
@@ -128,7 +128,7 @@ fn a_dropped_batch_keeps_its_place_until_it_is_done() {
         assert!(Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())).is_pending());
         drop(future);
 
-        for sizes in [sizes, [[1, 1]]] {
+        for sizes in [sizes, [Size::new(1, 1)]] {
             assert!(pipeline.try_frame(&sizes).unwrap().is_none(), "both places are taken on {device}");
         }
         second.open();
@@ -147,7 +147,7 @@ fn a_dropped_batch_keeps_its_place_until_it_is_done() {
 fn a_batch_that_was_taken_over_gives_its_place_back_at_once() {
     let _alone = alone();
     let image = given(&noise(64, 80));
-    let sizes = [[64, 80]];
+    let sizes = [Size::new(64, 80)];
     for device in gpus_and_a_cpu() {
         let (pipeline, frames, gates) = gated::<2>(device, &image);
         let [first, second] = &gates;
@@ -179,11 +179,11 @@ fn a_thread_waits_for_a_dropped_batch() {
         let (pipeline, mut frames, [gate]) = gated::<1>(device, &image);
         let submitted = pipeline.submit(frames.remove(0)).unwrap();
         thread::scope(|threads| {
-            let waiting = threads.spawn(|| pipeline.frame(&[[64, 80]]).unwrap().size(0));
+            let waiting = threads.spawn(|| pipeline.frame(&[Size::new(64, 80)]).unwrap().size(0));
             drop(submitted);
-            assert!(pipeline.try_frame(&[[64, 80]]).unwrap().is_none(), "its work is not done on {device}");
+            assert!(pipeline.try_frame(&[Size::new(64, 80)]).unwrap().is_none(), "its work is not done on {device}");
             gate.open();
-            assert_eq!(waiting.join().unwrap(), [64, 80]);
+            assert_eq!(waiting.join().unwrap(), Size::new(64, 80));
         });
     }
 }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use testkit::devices::{alone, devices};
-use thalweg::{AnyStream, Device, Error};
+use thalweg::{AnyStream, Device, Error, Size};
 use thalweg_vision::{Frame, FrameFuture, Pipeline};
 
 use crate::gates::{gated, gpus_and_a_cpu};
@@ -32,7 +32,7 @@ struct Waiter<'p> {
 }
 
 impl<'p> Waiter<'p> {
-    fn new(pipeline: &'p Pipeline, sizes: &'p [[u32; 2]]) -> Self {
+    fn new(pipeline: &'p Pipeline, sizes: &'p [Size]) -> Self {
         let (bell, woken) = mpsc::channel();
         Self { future: Some(pipeline.frame_async(sizes)), woken, waker: Waker::from(Arc::new(Bell(bell))) }
     }
@@ -70,7 +70,7 @@ impl<'p> Waiter<'p> {
 fn tasks_wait_for_frames_in_order() {
     let _alone = alone();
     let image = given(&noise(64, 80));
-    let sizes = [[64, 80]];
+    let sizes = [Size::new(64, 80)];
     for device in gpus_and_a_cpu() {
         let (pipeline, frames, [first, second, third]) = gated::<3>(device, &image);
         for frame in frames {
@@ -125,7 +125,8 @@ fn tasks_wait_for_frames_in_order() {
         assert!(pipeline.try_frame(&sizes).unwrap().is_some());
 
         // Wrong sizes are an error at once, and no place in the queue.
-        let mut wrong = Waiter::new(&pipeline, &[[0, 1]]);
+        let empty = [Size::new(0, 1)];
+        let mut wrong = Waiter::new(&pipeline, &empty);
         assert!(matches!(wrong.poll(), Poll::Ready(Err(Error::Parameter { .. }))));
     }
 }
@@ -149,7 +150,7 @@ impl Drop for Mine {
 fn a_waker_may_panic_when_it_is_dropped() {
     let _alone = alone();
     let pipeline = deep(devices()[0], small_params(), 1);
-    let sizes = [[4, 4]];
+    let sizes = [Size::new(4, 4)];
     let polled = || {
         let mut future = pipeline.frame_async(&sizes);
         let mine = Waker::from(Arc::new(Mine));
@@ -192,7 +193,7 @@ fn requests_share_a_pipeline_under_tokio() {
             let (in_use, most) = (in_use.clone(), most.clone());
             async move {
                 let image = &images[i % images.len()];
-                let sizes = [[image.height(), image.width()]];
+                let sizes = [image.size()];
                 let mut waiting = pipeline.frame_async(&sizes);
                 if i % 5 == 4 && Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop())).is_pending() {
                     return None; // given up while it waits
@@ -246,7 +247,7 @@ fn a_failed_device_ends_the_wait() {
     for frame in frames {
         drop(pipeline.submit(frame).unwrap());
     }
-    let sizes = [[64, 80]];
+    let sizes = [Size::new(64, 80)];
     let mut tasks = [(); 2].map(|()| Waiter::new(&pipeline, &sizes));
     assert!(tasks.iter_mut().all(|task| task.poll().is_pending()));
     thread::scope(|threads| {

@@ -53,6 +53,19 @@ fn ranks(built: &[Built], folder: &str, name: &str, arguments: &[&str]) -> Resul
     run(cpu(launch.current_dir(root())))
 }
 
+/// Checks that an example describes itself, and refuses an option that it does not have.
+fn command_line(built: &[Built], folder: &str, name: &str) -> Result<(), String> {
+    for (argument, code, words) in [("--help", 0, "\nusage: "), ("--no-such-option", 2, "unknown option")] {
+        let output = cpu(&mut program(built, folder, "example", name)?).arg(argument).output();
+        let output = output.map_err(|error| format!("{name}: {error}"))?;
+        let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        if output.status.code() != Some(code) || !text.contains(words) || !text.contains("--help") {
+            return Err(format!("{name} {argument}: {}, expected {code} and {words:?}\n{text}", output.status));
+        }
+    }
+    Ok(())
+}
+
 pub(crate) fn examples() -> Result<(), String> {
     all(&built()?)
 }
@@ -67,6 +80,7 @@ fn all(built: &[Built]) -> Result<(), String> {
         }
         for name in names {
             example(built, folder, name, &[])?;
+            command_line(built, folder, name)?;
         }
     }
     for kind in ["svg", "json", "txt"] {
@@ -77,6 +91,7 @@ fn all(built: &[Built]) -> Result<(), String> {
             return Err(format!("no timeline as {kind}"));
         }
     }
+    command_line(built, "collective", "all_reduce")?;
     ranks(built, "collective", "all_reduce", &[])?;
     ranks(built, "train", "data_parallel", &[])?;
     ranks(built, "train", "distributed", &[])?;
