@@ -23,6 +23,7 @@ PAGE = "docs/environment.md"
 READERS = {
     "cli/src/args.rs: DeviceArg": "(`--help` names the variable)",
     "cli/src/args.rs: DecodeArg": "(`--help` names the variable)",
+    "cli/src/args.rs: ProcessArgs": "(`--help` names the variable)",
     "collective/src/nccl/handshake.rs: shares": "World::comm, RankEnv::gpu",
     "collective/src/nccl/library.rs: get": "World::comm",
     "collective/src/options.rs: from_env": "WorldOptions::from_env",

@@ -1,5 +1,6 @@
-//! The arguments that commands share, and those of `tokens`, `augment` and `devices`. They check
-//! everything that needs no file and no device; a violation is a usage error (exit code 2).
+//! The arguments that commands share, and those of `tokens`, `augment`, `process` and `devices`.
+//! They check everything that needs no file and no device; a violation is a usage error (exit code
+//! 2).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -231,6 +232,137 @@ pub(crate) struct AugmentArgs {
     /// Options of the augmentation, as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) options: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProcessArgs {
+    /// PNG, JPEG or WebP files, or - for an image on standard input
+    #[arg(required = true, value_name = "image|-")]
+    pub(crate) images: Vec<PathBuf>,
+
+    /// FILE.safetensors for all photographs as one batch, or a folder for a file each
+    #[arg(long, value_name = "FILE|DIR")]
+    pub(crate) out: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) device: DeviceArg,
+
+    /// The decoder of JPEG files; auto is the device if it is a GPU, else the host
+    #[arg(long, value_name = "auto|device|host", default_value = "auto", env = "THALWEG_DECODE", value_parser = decode)]
+    pub(crate) decode: DecodeBackend,
+
+    /// The family of models, with the settings of its files
+    #[arg(long, value_name = "NAME", required_unless_present = "config", conflicts_with = "config")]
+    pub(crate) model: Option<Model>,
+
+    /// Settings of a model: preprocessor_config.json, or processor_config.json
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Pixels a side of a patch (Qwen, SigLIP2)
+    #[arg(long, value_name = "PIXELS")]
+    pub(crate) patch: Option<u32>,
+
+    /// Patches a side of what becomes one token (Qwen)
+    #[arg(long, value_name = "PATCHES")]
+    pub(crate) merge: Option<u32>,
+
+    /// The least pixels of a resized photograph (Qwen)
+    #[arg(long, value_name = "N")]
+    pub(crate) min_pixels: Option<u64>,
+
+    /// The most pixels of a resized photograph (Qwen)
+    #[arg(long, value_name = "N")]
+    pub(crate) max_pixels: Option<u64>,
+
+    /// The most patches of a photograph (SigLIP2)
+    #[arg(long, value_name = "N")]
+    pub(crate) max_patches: Option<u32>,
+
+    /// Pixels a side of a tile (InternVL)
+    #[arg(long, value_name = "PIXELS")]
+    pub(crate) tile: Option<u32>,
+
+    /// The least tiles of a photograph (InternVL)
+    #[arg(long, value_name = "N")]
+    pub(crate) min_tiles: Option<u32>,
+
+    /// The most tiles of a photograph (InternVL)
+    #[arg(long, value_name = "N")]
+    pub(crate) max_tiles: Option<u32>,
+
+    /// Pixels of the short side (CLIP), or of a side (SigLIP)
+    #[arg(long, value_name = "PIXELS")]
+    pub(crate) size: Option<u32>,
+
+    /// Pixels a side of the part in the middle (CLIP)
+    #[arg(long, value_name = "PIXELS")]
+    pub(crate) crop: Option<u32>,
+
+    /// Mean and deviation of the colors
+    #[arg(long, value_name = "NAME")]
+    pub(crate) mean: Option<Mean>,
+
+    /// The library whose resize is computed: of Pillow to 12.1, 12.2 or 13, or of torch
+    #[arg(long, value_name = "NAME", default_value = "aten")]
+    pub(crate) resampler: ResamplerName,
+
+    /// The processor whose rounding is computed: the slow or the fast one of transformers, or
+    /// ToTensor and Normalize of torchvision
+    #[arg(long, value_name = "NAME", default_value = "fast")]
+    pub(crate) style: StyleName,
+
+    /// The format of pixel_values: 32-bit floats, IEEE halves or bfloat16
+    #[arg(long, value_name = "NAME", default_value = "f32")]
+    pub(crate) precision: Precision,
+
+    /// Print one JSON document on standard output instead of the summary
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A family of models.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Model {
+    #[value(name = "qwen2-vl")]
+    Qwen2Vl,
+    #[value(name = "qwen2.5-vl")]
+    Qwen25Vl,
+    #[value(name = "qwen3-vl")]
+    Qwen3Vl,
+    Siglip2Naflex,
+    #[value(name = "internvl")]
+    InternVl,
+    LlavaOnevision,
+    Clip,
+    Siglip,
+}
+
+/// Means and deviations of colors.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Mean {
+    Clip,
+    Imagenet,
+    Half,
+}
+
+/// A library whose resize can be computed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ResamplerName {
+    Pil,
+    #[value(name = "pil-12.2")]
+    Pil122,
+    #[value(name = "pil-13")]
+    Pil13,
+    Aten,
+}
+
+/// A processor whose rounding can be computed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum StyleName {
+    Slow,
+    Fast,
+    Totensor,
 }
 
 #[derive(Debug, Args)]

@@ -3,7 +3,7 @@
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::args::{AugmentArgs, DevicesArgs, TokensArgs};
+use crate::args::{AugmentArgs, DevicesArgs, ProcessArgs, TokensArgs};
 use crate::output;
 
 const EXAMPLES: &str = "\
@@ -35,10 +35,13 @@ Examples:
   thalweg tokens photos/ --out tokens --device cuda:1 --json > run.json
       runs on the second GPU and prints a report for programs";
 
-const AUGMENT_EXAMPLES: &str = "
+const IMAGE_EXAMPLES: &str = "
 
   thalweg augment photos/*.jpg --out sheet.png
-      draws what random crops, colors and blurs make of photographs";
+      draws what random crops, colors and blurs make of photographs
+
+  thalweg process --model qwen2.5-vl photos/*.jpg --out batch.safetensors
+      makes the input of a vision-language model, as transformers does";
 
 #[cfg(feature = "train")]
 const TRAIN_EXAMPLES: &str = "
@@ -164,6 +167,33 @@ The options in FILE.json replace defaults: {\"flip\": 0, \"brightness\": 0.2,
   0.225]}}
 A result replaces an existing file in one step, but never one of the photographs.";
 
+const PROCESS_NOTES: &str = "\
+Examples:
+  thalweg process --model qwen2.5-vl photos/*.jpg --out batch.safetensors
+      writes all photographs as one batch, with the names of transformers
+
+  thalweg process --config preprocessor_config.json photo.jpg --out inputs
+      takes the settings of a model's file, writes inputs/photo.safetensors
+
+  thalweg process --model siglip2-naflex --max-patches 1024 --resampler pil \\
+      --style slow photo.png --out batch.safetensors
+      computes what transformers computes with Pillow
+
+Results:
+  pixel_values, in f32 or as --precision says, and
+  Qwen             image_grid_thw i64 [B, 3], cu_seqlens i32, window_index i64,
+                   cu_window_seqlens i32, vision_position_ids i64 [N, 2]
+  SigLIP2          pixel_attention_mask i32 [B, max], spatial_shapes i64 [B, 2]
+  InternVL         num_patches i64 [B]
+  LLaVA-OneVision  image_sizes i64 [B, 2]
+
+  The bits are those of transformers on a CPU: of version 5, or of what
+  --resampler and --style name. A device changes none.
+
+A photograph that fails is named, and the others are done; the exit code is 1
+then. Gray is replicated, alpha is dropped, and orientation is applied.
+A new result replaces an existing one in one step.";
+
 /// Turn photographs into adaptive visual tokens
 ///
 /// Cuts a photograph into patches, scores each one, and spends a budget of tokens on the patches
@@ -173,7 +203,7 @@ A result replaces an existing file in one step, but never one of the photographs
 #[command(
     name = "thalweg",
     version,
-    after_long_help = format!("{EXAMPLES}{AUGMENT_EXAMPLES}{TRAIN_EXAMPLES}{LAUNCH_EXAMPLES}{OTHER_EXAMPLES}"),
+    after_long_help = format!("{EXAMPLES}{IMAGE_EXAMPLES}{TRAIN_EXAMPLES}{LAUNCH_EXAMPLES}{OTHER_EXAMPLES}"),
     max_term_width = 100,
 )]
 struct Cli {
@@ -194,6 +224,12 @@ pub(crate) enum Command {
     /// Show what random augmentation makes of photographs, or write one result
     #[command(after_long_help = AUGMENT_NOTES)]
     Augment(AugmentArgs),
+    /// Turn photographs into the input of a vision-language model, as transformers does
+    #[command(
+        after_long_help = PROCESS_NOTES,
+        override_usage = "thalweg process [OPTIONS] <--model <NAME>|--config <FILE>> --out <FILE|DIR> <image|->..."
+    )]
+    Process(Box<ProcessArgs>),
     /// Train a model that tells the classes of photographs apart
     #[cfg(feature = "train")]
     #[command(after_long_help = crate::train::args::NOTES, args_override_self = true)]

@@ -1,10 +1,10 @@
 //! The command `thalweg` turns photographs into adaptive visual tokens.
 //!
-//! `command` parses the command line (`args`). `tokens`, `augment`, `train`, `predict` and
-//! `devices` are subcommands. `tokens` finds the photographs (`inputs`), decodes them (`photos`),
-//! computes the results (`engine`), draws which patches got tokens (`heatmap`), writes files that
-//! are either whole or absent (`output`) and reports what it did (`report`). `devices` lists the
-//! devices. `launch` runs a program as several ranks.
+//! `command` parses the command line (`args`). `tokens`, `augment`, `process`, `train`, `predict`
+//! and `devices` are subcommands. `tokens` finds the photographs (`inputs`), decodes them
+//! (`photos`), computes the results (`engine`), draws which patches got tokens (`heatmap`), writes
+//! files that are either whole or absent (`output`) and reports what it did (`report`). `devices`
+//! lists the devices. `launch` runs a program as several ranks.
 
 mod args;
 mod augment;
@@ -19,6 +19,7 @@ mod output;
 mod photos;
 #[cfg(feature = "train")]
 mod predict;
+mod process;
 mod report;
 mod tokens;
 #[cfg(feature = "train")]
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     let done = match command::parse() {
         Command::Tokens(run) => tokens::run(&run),
         Command::Augment(args) => augment::run(&args),
+        Command::Process(args) => process::run(&args),
         #[cfg(feature = "train")]
         Command::Train(args) => train::run(&args),
         #[cfg(feature = "train")]

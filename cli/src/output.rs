@@ -155,6 +155,7 @@ pub(crate) enum Data<'a> {
     F32(&'a [f32]),
     F64(&'a [f64]),
     I32(&'a [i32]),
+    I64(&'a [i64]),
     /// A 16-bit format, and the bits of its numbers.
     Half(Dtype, &'a [u16]),
 }
@@ -172,6 +173,7 @@ impl View<'_> {
             Data::F32(values) => bytemuck::cast_slice(values),
             Data::F64(values) => bytemuck::cast_slice(values),
             Data::I32(values) => bytemuck::cast_slice(values),
+            Data::I64(values) => bytemuck::cast_slice(values),
             Data::Half(_, values) => bytemuck::cast_slice(values),
         }
     }
@@ -183,6 +185,7 @@ impl safetensors::View for View<'_> {
             Data::F32(_) => Dtype::F32,
             Data::F64(_) => Dtype::F64,
             Data::I32(_) => Dtype::I32,
+            Data::I64(_) => Dtype::I64,
             Data::Half(dtype, _) => *dtype,
         }
     }

@@ -53,6 +53,14 @@ pub(crate) struct Chunk {
 }
 
 impl Pixels {
+    /// Returns height and width of each photograph.
+    pub(crate) fn sizes(&self) -> Vec<Size> {
+        match self {
+            Self::Host(images) => images.iter().map(Image::size).collect(),
+            Self::Device(images) => images.iter().map(|(size, _)| *size).collect(),
+        }
+    }
+
     /// Brings all photographs to the host.
     pub(crate) fn into_images(self) -> thalweg::Result<Vec<Image>> {
         match self {

@@ -7,6 +7,7 @@ mod hostile_files;
 mod images;
 mod jobs;
 mod launch;
+mod process;
 mod query;
 mod results;
 mod support;

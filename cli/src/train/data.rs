@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 use thalweg::{Device, LiveBrand, Size};
 use thalweg_loader::{FolderContents, list_folder};
 use thalweg_vision::augment::philox;
-use thalweg_vision::{Image, Pipeline, TokenParams, TokenSet};
+use thalweg_vision::{Pipeline, TokenParams, TokenSet};
 
 use super::ranks::{Result as Ranked, Team};
 use crate::args::DecodeArg;
@@ -17,14 +17,6 @@ use crate::photos::{CHUNK_BYTES, CHUNK_IMAGES, Photos, Pixels};
 use crate::report::Decoded;
 
 impl Pixels {
-    /// Returns height and width of each photograph.
-    pub(crate) fn sizes(&self) -> Vec<Size> {
-        match self {
-            Self::Host(images) => images.iter().map(Image::size).collect(),
-            Self::Device(images) => images.iter().map(|(size, _)| *size).collect(),
-        }
-    }
-
     /// Makes the tokens of each photograph.
     pub(crate) fn tokens(self, pipeline: &Pipeline) -> Vec<thalweg::Result<TokenSet>> {
         match self {
