@@ -289,12 +289,15 @@ impl<'a, E: Stored> Run<'a, E> {
             ("image_grid_thw", &grid, 3),
             ("vision_position_ids", &ids, 2),
             ("spatial_shapes", &shapes, 2),
-            ("num_patches", &tiles, 0),
+            ("num_patches", &tiles, 0), // one number an image
             ("image_sizes", &sizes, 2),
         ];
         for (name, values, columns) in longs {
             let Some(values) = values else { continue };
-            let shape = if columns == 0 { vec![values.len()] } else { vec![values.len() / columns, columns] };
+            let shape = match values.len().checked_div(columns) {
+                Some(rows) => vec![rows, columns],
+                None => vec![values.len()],
+            };
             tensors.push((name, I64(values), shape));
         }
         if let Some(ends) = &ends {

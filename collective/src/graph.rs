@@ -173,6 +173,7 @@ impl<S: LiveBrand> Comm<S> {
     /// The error of `f`; [`Error::NoCapture`] if the host or peer copies carry out the operations;
     /// [`Error::RanksDiffer`] on every rank if the captures differ; or the ranks or the device have
     /// failed. The bundle comes back.
+    #[expect(clippy::type_complexity, reason = "a pair, as `Stream::capture` returns, or what was given")]
     pub fn capture<B: Bundle<S>>(
         &mut self,
         bundle: B,

@@ -57,6 +57,7 @@ impl Own {
     }
 
     /// Computes the losses of a batch and the gradients of all weights on a stream.
+    #[expect(clippy::type_complexity, reason = "losses on the host and gradients on the device, once")]
     fn gradients<S: LiveBrand, E: Precision>(
         &self,
         s: &Stream<S>,

@@ -79,7 +79,7 @@ impl<S, E> fmt::Debug for AttentionScratch<'_, S, E> {
 
 /// Checks that there are kernels for these heads.
 pub(crate) fn check_heads(width: usize, heads: usize) -> Result<()> {
-    let size = if heads > 0 && width % heads == 0 { width / heads } else { 0 };
+    let size = if heads > 0 && width.is_multiple_of(heads) { width / heads } else { 0 };
     if !(1..=32).contains(&size) && size != 64 {
         let what = format!("{heads} heads must divide a row of {width} numbers into 1 to 32, or 64 each");
         return Err(Error::Config(what));
