@@ -77,10 +77,11 @@ pub enum InputFormat {
 /// The parameters of a [`Processor`]. The default is Qwen2-VL.
 ///
 /// ```
+/// use thalweg::Size;
 /// use thalweg_processor::{Processor, ProcessorParams, Resampler, Style};
 ///
 /// let params = ProcessorParams::qwen3_vl().with_resampler(Resampler::Pil).with_style(Style::Slow);
-/// assert_eq!(Processor::new(params)?.patch_grid([480, 640])?, [30, 40]);
+/// assert_eq!(Processor::new(params)?.patch_grid(Size::new(480, 640))?, Size::new(30, 40));
 /// # Ok::<(), thalweg_processor::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, thalweg::__Setters)]

@@ -24,7 +24,7 @@ use crate::tensors::Tensors;
 /// The first batch, and later each that is larger than all before, allocates device memory. All
 /// other steps allocate none and wait for nothing. When a batch has as many tokens and sequences as
 /// an earlier one, its step is captured, and later ones of this shape are graphs that one call
-/// enqueues ([`enable_graphs`](Self::enable_graphs)). The same batches give the same bits on every
+/// enqueues ([`set_graphs`](Self::set_graphs)). The same batches give the same bits on every
 /// run on the same device, with graphs or without.
 ///
 /// ```

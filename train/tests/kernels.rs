@@ -264,14 +264,16 @@ fn attends<T: Activation>(case: &Heads) {
     let (q, wide_q) = activations::<T>(&mut random, rows * qs);
     let (k, wide_k) = activations::<T>(&mut random, keys * ks);
     let (v, wide_v) = activations::<T>(&mut random, keys * ks);
-    let mut out = vec![0.0; rows * width];
+    let (mut out, mut terms) = (vec![0.0; rows * width], vec![0.0; rows * width]);
     for head in 0..heads {
         for row in 0..rows {
             let at = |x: &[f64], stride: usize, r: usize, c: usize| x[r * stride + head * size + c];
             let p =
                 weights((&cu_q, &cu_k), prefix, size, row, |r, c| at(&wide_q, qs, r, c), |r, c| at(&wide_k, ks, r, c));
             for c in 0..size {
-                out[row * width + head * size + c] = p.iter().map(|&(j, p)| p * at(&wide_v, ks, j, c)).sum();
+                let parts = p.iter().map(|&(j, p)| p * at(&wide_v, ks, j, c));
+                let place = row * width + head * size + c;
+                (out[place], terms[place]) = (parts.clone().sum(), parts.map(f64::abs).sum());
             }
         }
     }
@@ -292,7 +294,7 @@ fn attends<T: Activation>(case: &Heads) {
             logs: &mut logs,
         };
         kernels::attention(s, attention).unwrap();
-        close("attention", &read(s, &got), &out, T::ERROR);
+        close_of("attention", &read(s, &got), &out, &terms, T::ERROR);
     });
 }
 

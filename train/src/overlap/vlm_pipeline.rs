@@ -102,7 +102,7 @@ impl Text {
 /// texts.
 ///
 /// ```
-/// /// use thalweg::overlap::stages;
+/// use thalweg::overlap::stages;
 /// use thalweg::{Activity, Device, Ring, Timeline, stream_tags};
 /// use thalweg_train::overlap::{Request, vlm_pipeline};
 /// use thalweg_train::{Error, TextDecoder, VisionEncoder, VisionLanguageConfig};
