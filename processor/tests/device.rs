@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use testkit::cases;
 use testkit::devices::devices;
 use thalweg::simt::{bf16, f16};
-use thalweg::{Device, Event, Stream, stream_tags};
+use thalweg::{AnyStream, Device, Event, LiveBrand, Scoped, Stream, stream_tags};
 use thalweg_processor::{
     DeviceImage, DeviceProcessor, Error, HostInputs, InputElement, InputFormat, Processor, ProcessorParams, Resampler,
     Style,
@@ -28,9 +28,16 @@ fn packed(images: &[Photo], gap: usize) -> (Vec<u8>, Vec<DeviceImage>) {
     (rgb, places)
 }
 
+/// Runs a test on a stream of each device.
+fn on_each_device(test: impl for<'s> Fn(Device, &Stream<Scoped<'s>>)) {
+    for &device in devices() {
+        AnyStream::new(device).unwrap().enter(|stream| test(device, stream));
+    }
+}
+
 /// Processes images on a device, with `gap` bytes before each.
-fn on<E: InputElement>(
-    stream: &Stream<Process>,
+fn on<S: LiveBrand, E: InputElement>(
+    stream: &Stream<S>,
     processor: &mut DeviceProcessor<E>,
     images: &[Photo],
     gap: usize,
@@ -48,8 +55,8 @@ fn on<E: InputElement>(
 /// Asserts that a device makes the same bits as the host.
 #[track_caller]
 fn assert_equals_host<E: InputElement>(device: Device, processor: &Processor, images: &[Photo], gap: usize) {
-    let stream = device.stream::<Process>().unwrap();
-    let made = on::<E>(&stream, &mut DeviceProcessor::new(processor.clone()), images, gap);
+    let own = AnyStream::new(device).unwrap();
+    let made = own.enter(|s| on::<_, E>(s, &mut DeviceProcessor::new(processor.clone()), images, gap));
     let host = processor.process::<E>(&views(images)).unwrap();
     assert_eq!((made.layout.shape(), made.layout.images()), (host.layout.shape(), host.layout.images()));
     let differ = made.pixel_values.iter().zip(&host.pixel_values).position(|(a, b)| a.bits() != b.bits());
@@ -111,75 +118,71 @@ proptest! {
 
 #[test]
 fn golden_layouts() {
-    for device in devices() {
-        let stream = device.stream::<Process>().unwrap();
+    on_each_device(|_, stream| {
         for name in LAYOUTS {
             let golden = Golden::read(name);
             let (params, images) = (params(name, &golden), golden.images());
             let mut processor = DeviceProcessor::<f32>::new(Processor::new(params.clone()).unwrap());
-            let HostInputs { pixel_values, layout } = on(&stream, &mut processor, &images, 0);
+            let HostInputs { pixel_values, layout } = on(stream, &mut processor, &images, 0);
             golden.assert_equal("pixel_values", &layout.shape(), &pixel_values);
             if let Some(expected) = golden.meta.get("sha256.pixel_values.fast") {
                 let fast = Processor::new(params.with_style(Style::Fast).with_resampler(Resampler::Aten)).unwrap();
-                let made = on(&stream, &mut DeviceProcessor::<f32>::new(fast), &images, 0);
+                let made = on(stream, &mut DeviceProcessor::<f32>::new(fast), &images, 0);
                 assert_eq!(digest(&made.pixel_values.bytes()), *expected, "{name}, fast");
             }
         }
-    }
+    });
 }
 
 /// The CPU device takes every fifth digest, because it runs each thread of a kernel by turns.
 #[test]
 fn digests_of_whole_photographs() {
-    for device in devices() {
-        let stream = device.stream::<Process>().unwrap();
+    on_each_device(|device, stream| {
         let step = if device.kind() == thalweg::DeviceKind::Cuda { 1 } else { 5 };
         let mut count = 0;
         for (photo, entries) in digests() {
             let image = Photo::read(&photo);
             for (name, tensors) in entries.into_iter().step_by(step) {
                 let processor = Processor::new(named(&name)).unwrap();
-                let made = on(&stream, &mut DeviceProcessor::<f32>::new(processor), std::slice::from_ref(&image), 0);
+                let made = on(stream, &mut DeviceProcessor::<f32>::new(processor), std::slice::from_ref(&image), 0);
                 let what = format!("{device}: {photo}.{name}");
                 assert_entry(&tensors["pixel_values"], &what, &made.layout.shape(), &made.pixel_values);
                 count += 1;
             }
         }
         assert!(count > 10, "{count}");
-    }
+    });
 }
 
 /// The second batch has the memory of the first one, whose numbers must not shine through.
 #[test]
 fn batches_share_memory_and_not_numbers() {
-    for device in devices() {
-        let stream = device.stream::<Process>().unwrap();
+    on_each_device(|_, stream| {
         for processor in processors() {
             let mut shared = DeviceProcessor::<f32>::new(processor.clone());
             let sets = [images(), images().into_iter().rev().collect(), vec![noise([50, 60], 9)]];
             for images in &sets {
-                let made = on(&stream, &mut shared, images, 0);
+                let made = on(stream, &mut shared, images, 0);
                 assert!(made.pixel_values == processor.process::<f32>(&views(images)).unwrap().pixel_values);
             }
         }
-    }
+    });
 }
 
 #[test]
 fn an_error_is_of_its_image_only() {
-    for device in devices() {
-        let stream = device.stream::<Process>().unwrap();
+    on_each_device(|_, stream| {
         let (rgb, mut places) = packed(&images(), 0);
         let rgb = stream.upload_blocking(&rgb).unwrap();
         places.insert(2, DeviceImage { start: 0, height: 0, width: 5 });
         let mut processor = DeviceProcessor::<f32>::new(processors()[0].clone());
-        let inputs = processor.process(&stream, &rgb, &places).unwrap();
+        let inputs = processor.process(stream, &rgb, &places).unwrap();
         let inputs = inputs.synchronize().unwrap();
         assert_eq!(inputs.layout.errors()[0].index, 2);
         let good = processors()[0].process::<f32>(&views(&images())).unwrap();
         let inputs = stream.wait(Event::ready(inputs)).unwrap();
         assert!(stream.read_blocking(&inputs.pixel_values).unwrap() == good.pixel_values);
-    }
+    });
 }
 
 #[test]
