@@ -18,8 +18,9 @@ pub struct CommandLine {
 
 impl CommandLine {
     /// Reads the arguments of an example that has these options, and that takes these words or
-    /// fewer. `--help` prints `purpose` and all of them, and ends the program. An argument that the
-    /// example does not have ends it with an error message.
+    /// fewer, or any number of them if the last one ends with `...`. `--help` prints `purpose` and
+    /// all of them, and ends the program. An argument that the example does not have ends it with
+    /// an error message.
     pub fn parse(purpose: &str, words: &[Usage], options: &[Usage]) -> Self {
         let mut line = Self { given: Vec::new(), words: Vec::new() };
         let mut arguments = std::env::args().skip(1);
@@ -30,7 +31,8 @@ impl CommandLine {
             }
             if !argument.starts_with('-') {
                 line.words.push(argument);
-                if line.words.len() > words.len() {
+                let any_number = words.last().is_some_and(|(form, _)| form.ends_with("..."));
+                if line.words.len() > words.len() && !any_number {
                     refuse(&format!("unknown argument `{}`; --help lists those that there are", line.words.join(" ")))
                 }
                 continue;

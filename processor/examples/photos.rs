@@ -13,6 +13,9 @@
 //! cargo run --release -p thalweg-processor --example photos -- photo.jpg other.jpg
 //! ```
 
+#[path = "../../examples/support/command_line.rs"]
+mod command_line;
+
 use std::error::Error;
 use std::path::Path;
 
@@ -21,10 +24,14 @@ use thalweg::{Device, stream_tags};
 use thalweg_jpeg::{DecodedImagesOn, Decoder, HostDecoder};
 use thalweg_processor::{DeviceImage, DeviceProcessor, Processor, RgbImage};
 
+use command_line::CommandLine;
+
 stream_tags!(Decode, Process);
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut paths: Vec<String> = std::env::args().skip(1).collect();
+    let files = ("FILE...", "JPEG files (default: three golden files)");
+    let line = CommandLine::parse("Goes from JPEG files to the input of Qwen2.5-VL on the device.", &[files], &[]);
+    let mut paths = line.words().to_vec();
     if paths.is_empty() {
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/jpeg");
         let files = ["row-420-q75.jpg", "eye-444-q95.jpg", "exif6.jpg"];

@@ -6,14 +6,20 @@
 //! to standard output. FILTER and RESAMPLER have the names of this crate, such as `Bicubic` and
 //! `Pil12_2`. Without it, the program resizes one image.
 
+#[path = "../../examples/support/command_line.rs"]
+mod command_line;
+
 use std::error::Error;
 use std::io::{BufRead, Read, Write, stdin, stdout};
 
 use thalweg::Size;
 use thalweg_processor::{ResampleFilter, Resampler, RgbImage, resize};
 
+use command_line::CommandLine;
+
 fn main() -> Result<(), Box<dyn Error>> {
-    if std::env::args().nth(1).is_none_or(|argument| argument != "-") {
+    let cases = ("-", "resize the cases on standard input");
+    if !CommandLine::parse("Resizes an image of two pixels, or cases.", &[], &[cases]).has("-") {
         let image = RgbImage { height: 1, width: 2, rgb: &[0, 0, 0, 200, 100, 50] };
         let row = resize(image, [1, 4].into(), ResampleFilter::Bilinear, Resampler::Pil)?;
         println!("black and orange, enlarged to four pixels: {row:?}");
