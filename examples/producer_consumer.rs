@@ -75,7 +75,7 @@ fn main() -> Result<()> {
     let slot = |_| Ok(Event::ready(producer.alloc::<f32>(PLANES * pixels)?.synchronize()?));
     let mut slots = (0..SLOTS).map(slot).collect::<Result<Ring<_>>>()?;
 
-    // What handing over costs the host: the same without work.
+    // The same without work measures the time that handing over costs the host.
     let (off, start) = (Timeline::disabled(), Instant::now());
     producer_consumer((&producer, &consumer), &mut slots, 1000, |_, _, _| Ok(()), |_, _, _| Ok(()), &off)?;
     let handoff = start.elapsed() / 2000;

@@ -33,7 +33,11 @@ impl Loaded {
 ///
 /// # Errors
 /// No file can be used: what was tried, and why it failed.
-pub fn open<L>(
+///
+/// # Safety
+/// Loading runs the initializers of a library. Those of each of `files` and of the file `named` may
+/// run at any time, on any thread.
+pub unsafe fn open<L>(
     subject: &str,
     variable: &str,
     files: &[&str],
@@ -47,8 +51,7 @@ pub fn open<L>(
     };
     for file in files {
         let shown = file.to_string_lossy().into_owned();
-        // SAFETY: Loading runs the initializers of the library. NVIDIA's allow that at any time, on
-        // any thread; a file that the user names is as trusted as the program.
+        // SAFETY: The caller says that the initializers of the file may run now, on this thread.
         let loaded = unsafe { libloading::Library::new(&file) }.map_err(|why| why.to_string());
         match loaded.and_then(|library| check(Loaded(Box::leak(Box::new(library))))) {
             Ok(library) => return Ok((library, shown)),

@@ -175,7 +175,7 @@ fn a_vector_without_bytes_is_registered_as_nothing() {
     }
 }
 
-/// What a pool kept serves the device's own pool, which counts it.
+/// The device's own pool takes the blocks that a dropped pool kept, and counts them.
 #[test]
 fn the_device_keeps_what_a_dropped_pool_has_kept() {
     let cpu = Device::new_cpu().unwrap();

@@ -22,7 +22,7 @@ use crate::inputs::STDIN;
 use crate::output::Data::{F32, Half, I32, I64};
 use crate::output::{self, Data, Tensor, say};
 use crate::photos::{Photos, Pixels};
-use crate::report::Failure;
+use crate::report::{self, Failure};
 
 stream_tags!(Work);
 
@@ -146,6 +146,8 @@ struct Run<'a, E: Stored> {
     args: &'a ProcessArgs,
     device: Device,
     stream: Stream<Work>,
+    /// The reason why the device is the CPU, if nobody asked for that.
+    note: Option<String>,
     processor: DeviceProcessor<E>,
     done: Vec<Done<E>>,
     failures: Vec<Failure>,
@@ -155,7 +157,7 @@ impl<'a, E: Stored> Run<'a, E> {
     fn of(args: &'a ProcessArgs, processor: Processor) -> Result<ExitCode, String> {
         let single = args.out.extension().is_some_and(|ending| ending == "safetensors");
         let (device, note) = args.device.open()?;
-        if let Some(note) = note {
+        if let Some(note) = &note {
             say(format_args!("thalweg: {note}"));
         }
         output::finish_writing_on_interrupt()?;
@@ -167,7 +169,7 @@ impl<'a, E: Stored> Run<'a, E> {
         }
         let stream = device.stream::<Work>().map_err(|e| e.to_string())?;
         let processor = DeviceProcessor::new(processor);
-        let mut run = Self { args, device, stream, processor, done: Vec::new(), failures: Vec::new() };
+        let mut run = Self { args, device, stream, note, processor, done: Vec::new(), failures: Vec::new() };
         run.read()?;
         let written = if single { run.write_batch()? } else { run.write_each()? };
         run.report(&written)
@@ -217,12 +219,7 @@ impl<'a, E: Stored> Run<'a, E> {
         Size { height, width }: Size,
         rgb: Event<thalweg::DeviceBuffer<u8>>,
     ) -> thalweg_processor::Result<Vec<E>> {
-        let bytes = 3 * height as usize * width as usize;
-        let mut rgb = self.stream.wait(rgb).map_err(|returned| returned.error)?;
-        if rgb.len() < bytes.next_multiple_of(4) {
-            let pixels = self.stream.read_blocking(&rgb)?;
-            rgb = self.stream.wait(self.host(&pixels)?).map_err(|returned| returned.error)?;
-        }
+        let rgb = self.stream.wait(rgb).map_err(|returned| returned.error)?;
         let image = DeviceImage { start: 0, height, width };
         let inputs = self.processor.process(&self.stream, &rgb, &[image])?;
         let inputs = self.stream.wait(inputs).map_err(|returned| returned.error)?;
@@ -325,36 +322,22 @@ impl<'a, E: Stored> Run<'a, E> {
 
     /// Prints what was done, and what failed.
     fn report(&self, written: &[PathBuf]) -> Result<ExitCode, String> {
-        let total = self.done.len() + self.failures.len();
         if self.args.json {
             let grid = |done: &Done<E>| self.processor.processor().patch_grid(done.size).ok().map(Size::sides);
             let image = |done: &Done<E>| {
                 let path = self.name(done.index).display().to_string();
-                json!({"path": path, "height": done.size.height, "width": done.size.width, "grid": grid(done)})
+                json!({"source": path, "height": done.size.height, "width": done.size.width, "grid": grid(done)})
             };
-            let failure =
-                |failure: &Failure| json!({"path": failure.path.display().to_string(), "error": failure.error});
             let report = json!({
-                "device": self.device.to_string(),
+                "device": report::device(self.device, self.note.as_deref()),
                 "outputs": written.iter().map(|path| path.display().to_string()).collect::<Vec<_>>(),
                 "images": self.done.iter().map(image).collect::<Vec<_>>(),
-                "failures": self.failures.iter().map(failure).collect::<Vec<_>>(),
+                "failed": self.failures.iter().map(|f| report::failure(&f.path, &f.error)).collect::<Vec<_>>(),
             });
             output::print(&format!("{report:#}\n"))?;
         } else {
             written.iter().try_for_each(|path| output::print(&format!("{}\n", path.display())))?;
         }
-        if self.failures.is_empty() {
-            return Ok(ExitCode::SUCCESS);
-        }
-        say(format_args!(
-            "thalweg: {} of {total} {} failed:",
-            self.failures.len(),
-            if total == 1 { "image" } else { "images" }
-        ));
-        for Failure { path, error } in &self.failures {
-            say(format_args!("  {}: {error}", path.display()));
-        }
-        Ok(ExitCode::FAILURE)
+        Ok(report::say_failures(&self.failures, self.done.len() + self.failures.len(), "image"))
     }
 }

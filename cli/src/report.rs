@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,7 @@ use serde_json::{Map, Value, json};
 use thalweg::{Device, Size};
 
 use crate::args::{Profile, TokensArgs};
+use crate::output::say;
 
 /// The version of the files' layout: their names, types and metadata.
 pub(crate) const FORMAT_VERSION: &str = "1";
@@ -110,6 +112,20 @@ impl Decoded {
             *self.left_device.entry(why).or_default() += count;
         }
     }
+}
+
+/// Says on standard error which of `total` inputs failed, and returns the exit code of the run.
+/// `input` names one input.
+pub(crate) fn say_failures(failures: &[Failure], total: usize, input: &str) -> ExitCode {
+    if failures.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    let plural = if total == 1 { "" } else { "s" };
+    say(format_args!("thalweg: {} of {total} {input}{plural} failed:", failures.len()));
+    for Failure { path, error } in failures {
+        say(format_args!("  {}: {error}", path.display()));
+    }
+    ExitCode::FAILURE
 }
 
 /// Returns the entry of a report that names a device. `note` says why it is the CPU.

@@ -19,7 +19,7 @@ use crate::engine::{self, Engine, Outcome};
 use crate::inputs::{Gathered, Input, gather};
 use crate::output::say;
 use crate::photos::{Photos, Pixels, download};
-use crate::report::{Decoded, Done, FORMAT_VERSION, Failure, Report, parameters, summary};
+use crate::report::{Decoded, Done, FORMAT_VERSION, Failure, Report, parameters, say_failures, summary};
 use crate::{heatmap, output};
 
 /// Runs the subcommand. An error stops the run. Failures of single images are listed, and give exit
@@ -56,16 +56,9 @@ pub(crate) fn run(args: &TokensArgs) -> Result<ExitCode, String> {
     } else {
         output::print(&report.table(args))
     };
-    if !report.failures.is_empty() {
-        let total = report.done.len() + report.failures.len();
-        let inputs = if total == 1 { "input" } else { "inputs" };
-        say(format_args!("thalweg: {} of {total} {inputs} failed:", report.failures.len()));
-        for Failure { path, error } in &report.failures {
-            say(format_args!("  {}: {error}", path.display()));
-        }
-    }
+    let code = say_failures(&report.failures, report.done.len() + report.failures.len(), "input");
     printed?;
-    Ok(if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(code)
 }
 
 fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report: &mut Report) -> Result<(), String> {

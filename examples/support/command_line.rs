@@ -41,7 +41,7 @@ impl CommandLine {
                 Some((name, value)) => (name, Some(value.to_owned())),
                 None => (&*argument, None),
             };
-            let Some((form, _)) = options.iter().find(|(form, _)| form.split(' ').next() == Some(name)) else {
+            let Some((form, _)) = options.iter().find(|(form, _)| name_of(form) == name) else {
                 let names: String = options.iter().map(|(form, _)| format!("{}, ", name_of(form))).collect();
                 refuse(&format!("unknown option `{name}`; this example has: {names}--help"))
             };

@@ -42,7 +42,7 @@ impl RgbImage<'_> {
     }
 }
 
-/// An element of `pixel_values`: `f32`, [`f16`] or [`bf16`].
+/// An element of `pixel_values`: `f32`, [`f16`](struct@f16) or [`bf16`].
 pub trait InputElement: InputNumber + thalweg::DeviceCopy + Default + PartialEq + sealed::Sealed {
     /// Rounds a number to the nearest element, ties to even.
     fn from_number(v: f32) -> Self;

@@ -195,7 +195,7 @@ fn learn<S: LiveBrand, C: LiveBrand>(
         Precision::Bf16 => fit::<_, _, bf16>(&run, stream, team, &set)?,
     };
     if leads {
-        // What `tokens --json` reports, too, has the same name and the same form here.
+        // Fields that `tokens --json` has, too, have the same names and forms here.
         let summary = json!({
             "thalweg": env!("CARGO_PKG_VERSION"),
             "device": report::device(device, note),

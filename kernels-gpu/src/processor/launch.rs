@@ -41,22 +41,15 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A type of elements of the input of a model: `f32`, [`f16`] or [`bf16`].
+/// A type of elements of the input of a model: `f32`, [`f16`](struct@f16) or [`bf16`].
 pub trait InputNumber: Element + sealed::Sealed {
+    /// Makes units with the channels of a pixel side by side (`interleaved`), or one after another.
     #[doc(hidden)]
-    fn planes<S, L: Launch<S> + ?Sized>(
+    fn launch<S, L: Launch<S> + ?Sized>(
         on: &L,
         sources: &Sources<'_, S, Self>,
-        units: Units,
-        out: &mut DeviceSlice<S, Self>,
-    ) -> Result<(), L::Error>
-    where
-        Self: Sized;
-    #[doc(hidden)]
-    fn pixels<S, L: Launch<S> + ?Sized>(
-        on: &L,
-        sources: &Sources<'_, S, Self>,
-        units: Units,
+        order: Units,
+        interleaved: bool,
         out: &mut DeviceSlice<S, Self>,
     ) -> Result<(), L::Error>
     where
@@ -80,16 +73,22 @@ macro_rules! elements {
     ($($t:ty: $bits:ty, $patches:ident $tiles:ident $pixels:ident;)*) => {$(
         impl sealed::Sealed for $t {}
         impl InputNumber for $t {
-            fn planes<S, L: Launch<S> + ?Sized>(
+            fn launch<S, L: Launch<S> + ?Sized>(
                 on: &L,
                 sources: &Sources<'_, S, Self>,
                 order: Units,
+                interleaved: bool,
                 out: &mut DeviceSlice<S, Self>,
             ) -> Result<(), L::Error> {
                 let Units { side, merge, copies, window } = order;
-                let [units, n, words, axes_] = counts(sources, order, copies, out);
+                let [units, n, words, axes_] = counts(sources, order, if interleaved { 1 } else { copies }, out);
                 let &Sources { rgb, views, axes, table } = sources;
                 let (table, out) = (table.cast::<$bits>(), out.cast_mut::<$bits>());
+                if interleaved {
+                    return kernels::$pixels(
+                        on, units, n, words, axes_, side, merge, window, rgb, views, axes, table, out,
+                    );
+                }
                 if side > 16 {
                     return kernels::$tiles(
                         on, units, n, words, axes_, side, merge, copies, window, rgb, views, axes, table, out,
@@ -99,18 +98,6 @@ macro_rules! elements {
                 kernels::$patches(
                     on, units, n, words, axes_, side, merge, copies, group, window, rgb, views, axes, table, out,
                 )
-            }
-            fn pixels<S, L: Launch<S> + ?Sized>(
-                on: &L,
-                sources: &Sources<'_, S, Self>,
-                order: Units,
-                out: &mut DeviceSlice<S, Self>,
-            ) -> Result<(), L::Error> {
-                let Units { side, merge, window, .. } = order;
-                let [units, n, words, axes_] = counts(sources, order, 1, out);
-                let &Sources { rgb, views, axes, table } = sources;
-                let (table, out) = (table.cast::<$bits>(), out.cast_mut::<$bits>());
-                kernels::$pixels(on, units, n, words, axes_, side, merge, window, rgb, views, axes, table, out)
             }
         }
     )*};
@@ -131,7 +118,7 @@ pub fn inputs<S, L: Launch<S> + ?Sized, E: InputNumber>(
     order: Units,
     out: &mut DeviceSlice<S, E>,
 ) -> Result<(), L::Error> {
-    E::planes(on, sources, order, out)
+    E::launch(on, sources, order, false, out)
 }
 
 /// Makes units with the channels of a pixel side by side: `out` [units, side, side, 3]. `copies`
@@ -145,5 +132,5 @@ pub fn interleaved_inputs<S, L: Launch<S> + ?Sized, E: InputNumber>(
     order: Units,
     out: &mut DeviceSlice<S, E>,
 ) -> Result<(), L::Error> {
-    E::pixels(on, sources, order, out)
+    E::launch(on, sources, order, true, out)
 }
