@@ -94,8 +94,10 @@ fn shade(color: [f32; 3], at: [f64; 2], scale: f64, set: &TokenSet, used: &Range
     let to_line = |n: f64| {
         [0, 1].map(|axis| {
             let cell = length[axis] / n;
-            let within = (at[axis] - start[axis]) % cell;
-            within.min(cell - within) * scale
+            // By a conversion: the remainder of two floats and `floor` are calls.
+            let cells = (at[axis] - start[axis]) / cell;
+            let within = cells - f64::from(cells as u32);
+            within.min(1.0 - within) * cell * scale
         })
     };
     let line =
@@ -142,7 +144,7 @@ fn mix(from: [f32; 3], to: [f32; 3], share: f32) -> [f32; 3] {
 }
 
 fn byte(color: [f32; 3]) -> Rgb<u8> {
-    Rgb(color.map(|v| (v * 255.0).round() as u8))
+    Rgb(color.map(|v| (v * 255.0 + 0.5) as u8))
 }
 
 /// The bar below the photograph. It says how many tokens there are, and shows the color of each
