@@ -193,7 +193,7 @@ fn start(ranks: &str, program: &Command, checkpoint: &Path) -> UnderWay {
 fn killed(on: On, cases: &[(&str, usize)]) {
     let bench = Bench::new();
     let learn = data(&bench, "learn", 12, 0);
-    let arguments = [&SMALL[..], &["--epochs", "60", "--batch", "6", "--patience", "0"]].concat();
+    let arguments = [&SMALL[..], &["--epochs", "24", "--batch", "6", "--patience", "0"]].concat();
     for &(ranks, killed) in cases {
         let (whole, parts) = (model(&bench, &format!("whole-{ranks}")), model(&bench, &format!("parts-{ranks}")));
         Run::of(&mut launched(ranks, &train_on(on, &learn, &whole, &arguments))).expect(0, &[]);
@@ -217,7 +217,7 @@ fn killed(on: On, cases: &[(&str, usize)]) {
             let text = &Tokens::read(&checkpoint(&parts)).metadata["progress.history"];
             serde_json::from_str(text).expect("JSON")
         };
-        assert!(epochs.len() < 60, "the run was over before the signal came");
+        assert!(epochs.len() < 24, "the run was over before the signal came");
 
         // Another number of ranks goes on too, up to the rounding of sums.
         let other = model(&bench, &format!("other-{ranks}"));
@@ -225,7 +225,7 @@ fn killed(on: On, cases: &[(&str, usize)]) {
         Run::of(&mut train_on(on, &learn, &other, &["--resume", "--gpus", "1"])).expect(0, &[]);
 
         let run = Run::of(&mut launched(ranks, &train_on(on, &learn, &parts, &["--resume"]))).expect(0, &[]);
-        assert!(run.out.contains("epoch 60/60") && !run.out.contains("epoch 1/60"), "{run:#?}");
+        assert!(run.out.contains("epoch 24/24") && !run.out.contains("epoch 1/24"), "{run:#?}");
         let [a, b] = [&whole, &parts].map(|path| Tokens::read(path));
         assert!(a.metadata == b.metadata && a.bytes() == b.bytes(), "the models have the same bits");
         let [a, b, c] = [&whole, &parts, &other].map(|path| Tokens::read(&checkpoint(path)));
