@@ -26,7 +26,7 @@ PROOF, EXAMPLES = "Lemma at_old", "(* ==== The definitions say something"
 BROKEN = [
     ("an event is recorded on another stream than the value's",
      "| m_record s n : c = Record s (Pool n) ->", "| m_record s n t : c = Record t (Pool n) ->"),
-    ("wait is for some other event",
+    ("a stream waits for another event",
      "| m_wait l n : c = Wait l (Pool n) -> move c b (InTransit n)",
      "| m_wait l n m : c = Wait l (Pool n) -> move c b (InTransit m)"),
     ("a wait of one stream gives the value to another one",

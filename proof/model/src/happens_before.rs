@@ -121,7 +121,7 @@ impl HappensBefore {
         Point { clock: self.clocks[line], record }
     }
 
-    /// What the line does later comes after the record.
+    /// Orders the later accesses of the line after the record.
     pub fn wait(&mut self, line: usize, point: &Point, log: &mut Log) {
         self.call(line);
         log.add(|| Call::Wait { line, record: point.record });

@@ -70,9 +70,10 @@ fn as_they_are(case: &Search, depth: usize) -> bool {
 
 /// Searches with a rule broken, and prints what is found. Returns whether that is as expected.
 fn break_rule(rule: &Case) -> bool {
-    let allow = &cases::named(rule.search).allow;
+    let case = cases::named(rule.search);
+    let allow = &case.allow;
     let (depth, race) = match rule.expected {
-        Expected::Race => (16, true),
+        Expected::Race => (case.usual, true),
         Expected::NoRace { depth } => (depth, false),
     };
     let outcome = search(allow, rule.broken, depth, true, |_, _| ());

@@ -109,7 +109,7 @@ pub struct Sharing {
     pub value: Value,
     pub producer: u8,
     pub holders: u8,
-    /// For each stream the turn and the event of its newest reading.
+    /// For each stream the turn and the event of its newest read.
     pub readers: [Option<(u8, u8)>; STREAMS],
     pub turns: u8,
 }
@@ -132,7 +132,7 @@ pub struct Graph {
     pub last: Option<Point>,
 }
 
-/// What may happen in a search.
+/// The transitions that a search allows, and its bounds.
 #[derive(Clone, Copy, Default)]
 pub struct Allow {
     pub streams: u8,
@@ -207,7 +207,7 @@ pub enum Act {
     WriteFrom(usize, u8),
 }
 
-/// What went wrong.
+/// A reason why a program is wrong.
 #[derive(Clone, Copy, Debug)]
 pub enum Bad {
     Race(Race),
@@ -436,7 +436,7 @@ impl State {
         released
     }
 
-    /// `__unbind`: the value leaves its stream. A reading ends.
+    /// `__unbind`: the value leaves its stream. A read ends.
     fn unbind(&mut self, value: Value, s: u8, run: &mut Run) {
         if let Value::Shared(id) = value {
             self.end(id, s, run);
