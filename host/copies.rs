@@ -21,9 +21,9 @@ impl<S> Stream<S> {
         if slice.is_empty() {
             return Ok(());
         }
-        // SAFETY: By the contract of `DeviceSlice::from_raw`, which the maker of the slice kept,
-        // the slice has `byte_len` bytes and this stream orders all uses of them. Buffers are freed
-        // after the stream's work.
+        // SAFETY: [order] By the contract of `DeviceSlice::from_raw`, which the maker of the slice
+        // kept, the slice has `byte_len` bytes and this stream orders all uses of them. Buffers are
+        // freed after the stream's work.
         self.call(|s| unsafe { s.fill(slice.device_ptr(), 1, Pattern::U8(0), slice.byte_len()) })
     }
 
@@ -56,17 +56,18 @@ impl<S> Stream<S> {
         let (bytes, addr) = (bytemuck::bytes_of(&value), slice.device_ptr());
         let mut words = [4, 2, 1].into_iter().filter(|&n| bytes.len() % n == 0 && addr % n as u64 == 0);
         if let Some(n) = words.clone().find(|&n| bytes.chunks(n).all(|word| *word == bytes[..n])) {
-            // SAFETY: By the contract of `DeviceSlice::from_raw`, which the maker of the slice
-            // kept, the slice has `byte_len` bytes and this stream orders all uses of them.
+            // SAFETY: [order] By the contract of `DeviceSlice::from_raw`, which the maker of the
+            // slice kept, the slice has `byte_len` bytes and this stream orders all uses of them.
             // `filter` chose a word that divides the address and the size of an element.
             return self.call(|s| unsafe { s.fill(addr, n, pattern(&bytes[..n]), slice.byte_len() / n) });
         }
         let n = words.next().unwrap_or(1);
         for (k, word) in bytes.chunks(n).enumerate() {
             let first = addr + (k * n) as u64;
-            // SAFETY: By the contract of `DeviceSlice::from_raw`, which the maker of the slice
-            // kept, the slice has `len` elements and this stream orders all uses of them. `word` is
-            // at byte `k * n` of each element, and divides the address and the size of an element.
+            // SAFETY: [order] By the contract of `DeviceSlice::from_raw`, which the maker of the
+            // slice kept, the slice has `len` elements and this stream orders all uses of them.
+            // `word` is at byte `k * n` of each element, and divides the address and the size of an
+            // element.
             self.call(|s| unsafe { s.fill(first, bytes.len(), pattern(word), slice.len()) })?;
         }
         Ok(())
@@ -81,8 +82,9 @@ impl<S> Stream<S> {
         if from.is_empty() {
             return Ok(());
         }
-        // SAFETY: By the contract of `from_raw`, which the makers of both slices kept, this stream
-        // orders all uses of their memory. `equal_lengths` checked that both have `byte_len` bytes.
+        // SAFETY: [order] By the contract of `from_raw`, which the makers of both slices kept, this
+        // stream orders all uses of their memory. `equal_lengths` checked that both have `byte_len`
+        // bytes.
         self.call(|s| unsafe { s.copy_to_device(to.device_ptr(), from.host_ptr(), from.byte_len()) })
     }
 
@@ -95,8 +97,9 @@ impl<S> Stream<S> {
         if from.is_empty() {
             return Ok(());
         }
-        // SAFETY: By the contract of `from_raw`, which the makers of both slices kept, this stream
-        // orders all uses of their memory. `equal_lengths` checked that both have `byte_len` bytes.
+        // SAFETY: [order] By the contract of `from_raw`, which the makers of both slices kept, this
+        // stream orders all uses of their memory. `equal_lengths` checked that both have `byte_len`
+        // bytes.
         self.call(|s| unsafe { s.copy_to_host(to.host_ptr(), from.device_ptr(), from.byte_len()) })
     }
 
@@ -109,8 +112,9 @@ impl<S> Stream<S> {
         if from.is_empty() {
             return Ok(());
         }
-        // SAFETY: By the contract of `from_raw`, which the makers of both slices kept, this stream
-        // orders all uses of their memory. `equal_lengths` checked that both have `byte_len` bytes.
+        // SAFETY: [order] By the contract of `from_raw`, which the makers of both slices kept, this
+        // stream orders all uses of their memory. `equal_lengths` checked that both have `byte_len`
+        // bytes.
         self.call(|s| unsafe { s.copy(to.device_ptr(), from.device_ptr(), from.byte_len()) })
     }
 
@@ -206,9 +210,9 @@ impl<S> Stream<S> {
         let source: &PeerSlice<S, T> = from;
         let (there, here) = (from.device().driver(), self.device().driver());
         let (from, to, bytes) = (source.raw().device_ptr(), to.device_ptr(), to.byte_len());
-        // SAFETY: By the contract of `from_raw`, which the makers of both slices kept, this stream
-        // orders all uses of their memory. The callers checked that the source has as many bytes.
-        // Each address goes with the device of its own buffer.
+        // SAFETY: [order] By the contract of `from_raw`, which the makers of both slices kept, this
+        // stream orders all uses of their memory. The callers checked that the source has as many
+        // bytes. Each address goes with the device of its own buffer.
         self.call(|s| unsafe { s.copy_peer((here, to), (there, from), bytes) })
     }
 
@@ -223,9 +227,9 @@ impl<S> Stream<S> {
         let target: &PeerSlice<S, T> = to;
         let (there, here) = (to.device().driver(), self.device().driver());
         let (to, from, bytes) = (target.raw().device_ptr(), from.device_ptr(), from.byte_len());
-        // SAFETY: By the contract of `from_raw`, which the makers of both slices kept, this stream
-        // orders all uses of their memory. The callers checked that the target has as many bytes.
-        // Each address goes with the device of its own buffer.
+        // SAFETY: [order] By the contract of `from_raw`, which the makers of both slices kept, this
+        // stream orders all uses of their memory. The callers checked that the target has as many
+        // bytes. Each address goes with the device of its own buffer.
         self.call(|s| unsafe { s.copy_peer((there, to), (here, from), bytes) })
     }
 
@@ -253,8 +257,8 @@ impl<S> Stream<S> {
         }
         self.device().ensure_usable()?;
         let addr = from.as_ptr().expose_provenance() as u64;
-        // SAFETY: `from` is borrowed until `outlast` returns. By then the stream has passed the
-        // copy, or the device can no longer run it. `equal_lengths` checked that `from` has
+        // SAFETY: [order] `from` is borrowed until `outlast` returns. By then the stream has passed
+        // the copy, or the device can no longer run it. `equal_lengths` checked that `from` has
         // `byte_len` bytes, and `to` is ordered by this stream.
         let copied = self.call(|s| unsafe { s.copy_to_device(to.device_ptr(), addr, to.byte_len()) });
         let waited = self.outlast();
@@ -312,7 +316,7 @@ impl<S> Stream<S> {
         // The vector leaks if the wait fails, because the copy may still write to it.
         let mut to = ManuallyDrop::new(vec![T::zeroed(); from.len()]);
         let addr = to.as_mut_ptr().expose_provenance() as u64;
-        // SAFETY: `to` has `from.len()` elements. It is neither touched nor freed before
+        // SAFETY: [order] `to` has `from.len()` elements. It is neither touched nor freed before
         // `synchronize` has succeeded, and by then the stream has passed the copy. `from` is
         // ordered by this stream.
         let copied = self.call(|s| unsafe { s.copy_to_host(addr, from.device_ptr(), from.byte_len()) });

@@ -266,7 +266,7 @@ pub unsafe trait Unzip: Resource {
 
 macro_rules! unzip {
     ($($r:ident)*) => {
-        // SAFETY: Each part goes from the tuple into an event.
+        // SAFETY: [parts] Each part goes from the tuple into an event.
         unsafe impl<$($r: Resource),*> Unzip for ($($r,)*) {
             type Events = ($(Event<$r>,)*);
             #[allow(non_snake_case)]

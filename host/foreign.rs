@@ -78,7 +78,7 @@ impl ForeignStream {
     /// The stream is not of the primary context of `device`, which the CUDA runtime and most
     /// libraries use, or `device` is a CPU device, or it has failed.
     pub unsafe fn from_raw(device: Device, stream: *mut c_void) -> Result<Self> {
-        // SAFETY: The caller promises that the stream exists.
+        // SAFETY: [alive] The caller promises that the stream exists.
         let inner = unsafe { device.adopt_stream(Adopted::Raw(stream)) }?;
         inner.inspect(|inner| inner.log_made("a foreign stream")).map(Self::of).ok_or_else(|| Error::Parameter {
             name: "stream",
@@ -98,7 +98,7 @@ impl ForeignStream {
     /// # Errors
     /// The device has failed.
     pub fn legacy(device: Device) -> Result<Self> {
-        // SAFETY: The legacy default stream always exists.
+        // SAFETY: [alive] The legacy default stream always exists.
         Self::or_stand_in(device, unsafe { device.adopt_stream(Adopted::Legacy) }?)
     }
 
@@ -114,8 +114,8 @@ impl ForeignStream {
     /// # Errors
     /// The device has failed.
     pub unsafe fn per_thread(device: Device) -> Result<Self> {
-        // SAFETY: The default stream of a thread exists while the thread does, and neither this
-        // value nor its brand leaves the thread. The caller promises that nothing captures it.
+        // SAFETY: [alive] The default stream of a thread exists while the thread does, and neither
+        // this value nor its brand leaves the thread. The caller promises that nothing captures it.
         Self::or_stand_in(device, unsafe { device.adopt_stream(Adopted::PerThread) }?)
     }
 

@@ -152,7 +152,7 @@ fn leaves<R: Resource>(resource: &R) -> Box<[LeafInfo]> {
 
 impl<R: Resource> Drop for Graph<R> {
     fn drop(&mut self) {
-        // SAFETY: Only `drop` takes the handle, and `drop` runs once.
+        // SAFETY: [once] Only `drop` takes the handle, and `drop` runs once.
         let handle = unsafe { ManuallyDrop::take(&mut self.handle) };
         if guard::forked() {
             std::mem::forget(handle);
@@ -266,9 +266,9 @@ impl<S> Stream<S> {
         if graph.is_empty() {
             return Ok(());
         }
-        // SAFETY: The captured work touches only the memory of the leaves that `admits` has just
-        // compared, within their lengths. The bundle was on this stream, so this stream orders all
-        // uses of that memory.
+        // SAFETY: [graph] The captured work touches only the memory of the leaves that `admits` has
+        // just compared, within their lengths. The bundle was on this stream, so this stream orders
+        // all uses of that memory.
         self.device().seen(unsafe { self.handle().replay(&mut graph.handle) })
     }
 }

@@ -81,13 +81,13 @@ impl<S> Stream<S> {
         let (addr, len) = (memory.host_ptr(), memory.len());
         self.launch_host(move || {
             let elements = std::ptr::with_exposed_provenance_mut::<T>(addr as usize);
-            // SAFETY: By the contract of `HostSlice::from_raw`, which the maker of the slice kept,
-            // the memory has `len` aligned elements that the host can access (its owner exposed the
-            // address), and this stream orders all uses of it. The stream runs this function
-            // between those before and those after, and the memory is given back only after the
-            // stream's work. So nothing else uses the elements during this call. The slice cannot
-            // outlive the call, because `f` takes it for every lifetime. Every bit pattern is a
-            // value of `DeviceCopy`.
+            // SAFETY: [order] By the contract of `HostSlice::from_raw`, which the maker of the
+            // slice kept, the memory has `len` aligned elements that the host can access (its owner
+            // exposed the address), and this stream orders all uses of it. The stream runs this
+            // function between those before and those after, and the memory is given back only
+            // after the stream's work. So nothing else uses the elements during this call. The
+            // slice cannot outlive the call, because `f` takes it for every lifetime. Every bit
+            // pattern is a value of `DeviceCopy`.
             f(unsafe { std::slice::from_raw_parts_mut(elements, len) });
         })
     }
@@ -105,8 +105,8 @@ impl<S> Stream<S> {
     where
         S: LiveBrand,
     {
-        // SAFETY: The caller of `wait_value` promises that `flag` points to an aligned word of
-        // page-locked memory, which stays valid until the stream has passed this operation.
+        // SAFETY: [alive] The caller of `wait_value` promises that `flag` points to an aligned word
+        // of page-locked memory, which stays valid until the stream has passed this operation.
         self.call(|s| unsafe { s.wait_value(flag, value) })
     }
 }

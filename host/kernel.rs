@@ -19,7 +19,7 @@ fn finished<S: Brand>(stream: Stream<S>, kernel: &Kernel, launched: &'static Loc
     })
 }
 
-// SAFETY: The driver makes a map of the tiles that it gets, and `tensor_map` keeps none.
+// SAFETY: [kernel] The driver makes a map of the tiles that it gets, and `tensor_map` keeps none.
 unsafe impl<S: Brand> Launch<S> for Stream<S> {
     type Error = Error;
 
@@ -36,9 +36,10 @@ unsafe impl<S: Brand> Launch<S> for Stream<S> {
             return Err(LaunchError::SharedMemory { kernel: kernel.name(), shared: shape.shared, granted }.into());
         }
         let function = device.function(kernel)?;
-        // SAFETY: The caller of `launch` promises that the slots are the kernel's, that this stream
-        // orders the buffers among them, and that the kernel is sound for these arguments and this
-        // shape. `device.function` found `function`, the kernel's entry on the stream's device.
+        // SAFETY: [kernel] The caller of `launch` promises that the slots are the kernel's, that
+        // this stream orders the buffers among them, and that the kernel is sound for these
+        // arguments and this shape. `device.function` found `function`, the kernel's entry on the
+        // stream's device.
         device.seen(unsafe { self.handle().launch(kernel, function, shape, slots) })?;
         if device.blocks_launches() && !self.inner().captures() {
             return finished(*self, kernel, Location::caller());

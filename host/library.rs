@@ -20,8 +20,8 @@ impl Loaded {
     /// # Safety
     /// `F` is the type of a pointer to that function.
     pub unsafe fn function<F: Copy>(self, name: &str) -> Result<F, String> {
-        // SAFETY: The caller says that the function has this type. The library is never unloaded,
-        // so the pointer stays valid.
+        // SAFETY: [symbol] The caller says that the function has this type. The library is never
+        // unloaded, so the pointer stays valid.
         let found = unsafe { self.0.get::<F>(name.as_bytes()) };
         found.map(|function| *function).map_err(|why| format!("it has no {name}: {why}"))
     }
@@ -51,7 +51,8 @@ pub unsafe fn open<L>(
     };
     for file in files {
         let shown = file.to_string_lossy().into_owned();
-        // SAFETY: The caller says that the initializers of the file may run now, on this thread.
+        // SAFETY: [symbol] The caller says that the initializers of the file may run now, on this
+        // thread.
         let loaded = unsafe { libloading::Library::new(&file) }.map_err(|why| why.to_string());
         match loaded.and_then(|library| check(Loaded(Box::leak(Box::new(library))))) {
             Ok(library) => return Ok((library, shown)),
@@ -98,7 +99,8 @@ macro_rules! __library {
             /// Looks for the functions.
             fn of(loaded: $crate::library::Loaded) -> Result<Self, String> {
                 $(
-                    // SAFETY: Who declares the library says that the function has this type.
+                    // SAFETY: [symbol] Who declares the library says that the function has this
+                    // type.
                     let $field = unsafe {
                         loaded.function::<unsafe extern "C" fn($($ty),*) -> $result>(stringify!($name))
                     }?;

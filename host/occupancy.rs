@@ -35,7 +35,7 @@ impl<S: Brand> fmt::Debug for OccupancyQuery<S> {
     }
 }
 
-// SAFETY: It has no maps, and nothing runs.
+// SAFETY: [kernel] It has no maps, and nothing runs.
 unsafe impl<S: Brand> Launch<S> for OccupancyQuery<S> {
     type Error = Error;
 

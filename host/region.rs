@@ -167,8 +167,9 @@ impl<S> Stream<S> {
         target: Region,
     ) -> Result<()> {
         let ends = [(from.host_ptr(), from.len(), source), (to.device_ptr(), to.len(), target)];
-        // SAFETY: By the contract of `from_raw`, which the makers of both slices kept, this stream
-        // orders all uses of their memory. `to` is borrowed exclusively, so they do not overlap.
+        // SAFETY: [order] By the contract of `from_raw`, which the makers of both slices kept, this
+        // stream orders all uses of their memory. `to` is borrowed exclusively, so they do not
+        // overlap.
         unsafe { self.copy_rows::<T>(ends, [true, false]) }
     }
 
@@ -184,7 +185,7 @@ impl<S> Stream<S> {
         target: Region,
     ) -> Result<()> {
         let ends = [(from.device_ptr(), from.len(), source), (to.host_ptr(), to.len(), target)];
-        // SAFETY: As in `copy_region_to_device`.
+        // SAFETY: [order] As in `copy_region_to_device`.
         unsafe { self.copy_rows::<T>(ends, [false, true]) }
     }
 
@@ -200,7 +201,7 @@ impl<S> Stream<S> {
         target: Region,
     ) -> Result<()> {
         let ends = [(from.device_ptr(), from.len(), source), (to.device_ptr(), to.len(), target)];
-        // SAFETY: As in `copy_region_to_device`.
+        // SAFETY: [order] As in `copy_region_to_device`.
         unsafe { self.copy_rows::<T>(ends, [false, false]) }
     }
 
@@ -224,8 +225,8 @@ impl<S> Stream<S> {
         let (from, to) = (source.within::<T>(from, from_len)?, target.within::<T>(to, to_len)?);
         let [planes, rows, columns] = source.extent;
         let copy = Rows { to, from, bytes: columns * size_of::<T>(), rows, planes };
-        // SAFETY: `within` checked that all rows are inside the buffers and that those of a region
-        // do not overlap. The caller promises the rest.
+        // SAFETY: [order] `within` checked that all rows are inside the buffers and that those of a
+        // region do not overlap. The caller promises the rest.
         self.call(|s| unsafe { s.copy_rows(copy, host) })
     }
 }

@@ -240,7 +240,7 @@ impl<S: Brand, L: LeafResource> On<S, L> {
     pub(crate) fn into_leaf(self) -> L {
         let mut this = ManuallyDrop::new(self);
         debug_assert!(!this.alias, "an alias never leaves its `Reading` or capture");
-        // SAFETY: This function owns `this` and does not use or drop it again.
+        // SAFETY: [once] This function owns `this` and does not use or drop it again.
         unsafe { ManuallyDrop::take(&mut this.leaf) }
     }
 
@@ -261,8 +261,8 @@ impl<S: Brand, L: LeafResource> Drop for On<S, L> {
             let when = || When::Stream(stream.inner());
             self.leaf.__drain(&mut |leaf| give_back(leaf.0, when()), Token::new());
             // `__drain` has emptied the leaf, so dropping it frees nothing.
-            // SAFETY: `drop` runs once. `into_leaf` is the only other place that takes the leaf,
-            // and it prevents `drop`.
+            // SAFETY: [once] `drop` runs once. `into_leaf` is the only other place that takes the
+            // leaf, and it prevents `drop`.
             unsafe { ManuallyDrop::drop(&mut self.leaf) };
         }
     }
@@ -288,7 +288,7 @@ impl<S: Brand, L: LeafResource> fmt::Debug for On<S, L> {
     }
 }
 
-// SAFETY: `On` holds one leaf. `__unbind` moves it out and runs no other code, which undoes
+// SAFETY: [parts] `On` holds one leaf. `__unbind` moves it out and runs no other code, which undoes
 // `__bind`.
 unsafe impl<S: Brand, L: LeafResource + Resource<On<S> = On<S, L>>> Bundle<S> for On<S, L> {
     type Idle = L;
@@ -299,8 +299,8 @@ unsafe impl<S: Brand, L: LeafResource + Resource<On<S> = On<S, L>>> Bundle<S> fo
 
 macro_rules! tuple {
     ($($r:ident)*) => {
-        // SAFETY: Each method visits each field once, in order, and each field's own implementation
-        // keeps the rules of `Resource`.
+        // SAFETY: [parts] Each method visits each field once, in order, and each field's own
+        // implementation keeps the rules of `Resource`.
         unsafe impl<$($r: Resource),*> Resource for ($($r,)*) {
             type On<Tag: Brand> = ($($r::On<Tag>,)*);
             #[allow(non_snake_case, unused_variables)]
@@ -329,7 +329,7 @@ macro_rules! tuple {
                 $($r.__producers(visit);)*
             }
         }
-        // SAFETY: `__unbind` calls the `__unbind` of each part once, in order. That undoes
+        // SAFETY: [parts] `__unbind` calls the `__unbind` of each part once, in order. That undoes
         // `__bind`, which calls `__bind` of each part.
         unsafe impl<Tag: Brand, $($r: Bundle<Tag>),*> Bundle<Tag> for ($($r,)*) {
             type Idle = ($($r::Idle,)*);
@@ -351,8 +351,8 @@ tuple!(A B C D E F);
 tuple!(A B C D E F G);
 tuple!(A B C D E F G H);
 
-// SAFETY: Each method visits each element once, in order, and the element's own implementation
-// keeps the rules of `Resource`.
+// SAFETY: [parts] Each method visits each element once, in order, and the element's own
+// implementation keeps the rules of `Resource`.
 unsafe impl<R: Resource> Resource for Vec<R> {
     type On<S: Brand> = Vec<R::On<S>>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
@@ -371,8 +371,8 @@ unsafe impl<R: Resource> Resource for Vec<R> {
         self.iter().for_each(|r| r.__producers(visit));
     }
 }
-// SAFETY: `__unbind` calls the `__unbind` of each part once, in order. That undoes `__bind`, which
-// calls `__bind` of each part.
+// SAFETY: [parts] `__unbind` calls the `__unbind` of each part once, in order. That undoes
+// `__bind`, which calls `__bind` of each part.
 unsafe impl<S: Brand, B: Bundle<S>> Bundle<S> for Vec<B> {
     type Idle = Vec<B::Idle>;
     fn __unbind(self, token: Token) -> Self::Idle {
@@ -380,8 +380,8 @@ unsafe impl<S: Brand, B: Bundle<S>> Bundle<S> for Vec<B> {
     }
 }
 
-// SAFETY: Each method visits each element once, in order, and the element's own implementation
-// keeps the rules of `Resource`.
+// SAFETY: [parts] Each method visits each element once, in order, and the element's own
+// implementation keeps the rules of `Resource`.
 unsafe impl<R: Resource, const N: usize> Resource for [R; N] {
     type On<S: Brand> = [R::On<S>; N];
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
@@ -400,8 +400,8 @@ unsafe impl<R: Resource, const N: usize> Resource for [R; N] {
         self.iter().for_each(|r| r.__producers(visit));
     }
 }
-// SAFETY: `__unbind` calls the `__unbind` of each part once, in order. That undoes `__bind`, which
-// calls `__bind` of each part.
+// SAFETY: [parts] `__unbind` calls the `__unbind` of each part once, in order. That undoes
+// `__bind`, which calls `__bind` of each part.
 unsafe impl<S: Brand, B: Bundle<S>, const N: usize> Bundle<S> for [B; N] {
     type Idle = [B::Idle; N];
     fn __unbind(self, token: Token) -> Self::Idle {
@@ -409,8 +409,8 @@ unsafe impl<S: Brand, B: Bundle<S>, const N: usize> Bundle<S> for [B; N] {
     }
 }
 
-// SAFETY: Each method visits the element once if there is one, and the element's own implementation
-// keeps the rules of `Resource`.
+// SAFETY: [parts] Each method visits the element once if there is one, and the element's own
+// implementation keeps the rules of `Resource`.
 unsafe impl<R: Resource> Resource for Option<R> {
     type On<S: Brand> = Option<R::On<S>>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
@@ -429,8 +429,8 @@ unsafe impl<R: Resource> Resource for Option<R> {
         self.iter().for_each(|r| r.__producers(visit));
     }
 }
-// SAFETY: `__unbind` calls the `__unbind` of each part once, in order. That undoes `__bind`, which
-// calls `__bind` of each part.
+// SAFETY: [parts] `__unbind` calls the `__unbind` of each part once, in order. That undoes
+// `__bind`, which calls `__bind` of each part.
 unsafe impl<S: Brand, B: Bundle<S>> Bundle<S> for Option<B> {
     type Idle = Option<B::Idle>;
     fn __unbind(self, token: Token) -> Self::Idle {

@@ -130,9 +130,9 @@ impl<T: DeviceCopy> Shared<PinnedBuffer<T>> {
     /// The device has failed.
     pub fn host(&self) -> Result<Option<&[T]>> {
         if self.0.producer.query()? {
-            // SAFETY: The query above says that the last write is complete. The next write needs
-            // the resource from `unshare`, which takes the last handle by value, so there is none
-            // while this handle is borrowed.
+            // SAFETY: [idle] The query above says that the last write is complete. The next write
+            // needs the resource from `unshare`, which takes the last handle by value, so there is
+            // none while this handle is borrowed.
             Ok(Some(unsafe { self.value().slice_while_shared() }))
         } else {
             Ok(None)
@@ -249,7 +249,7 @@ impl<S: Brand, R: Resource> Drop for SharedRead<S, R> {
         // The metadata of the second handle is a user's. A panic of its destructor must not leave
         // a transition, which drops readings between the states of other buffers.
         //
-        // SAFETY: Only this destructor takes the handle, and it runs once.
+        // SAFETY: [once] Only this destructor takes the handle, and it runs once.
         let on = unsafe { ManuallyDrop::take(&mut self.on) };
         contain(|| drop(on));
     }
@@ -276,12 +276,12 @@ impl<S: Brand, R: Resource> SharedRead<S, R> {
     }
 }
 
-// SAFETY: The leaves are those of the value, which they only describe. A handle owns the memory
-// together with all other handles and readings, so `__drain` takes nothing: the destructor of the
-// last of them gives the memory back, after the producer and all readings. `__bind` and `__alias`
-// make a reading; the stream has waited for the producer, as `Stream::bind` says. An alias on a
-// stream that runs its work is a reading too, and one under capture does not record its end,
-// because the replay's own reading does.
+// SAFETY: [parts] The leaves are those of the value, which they only describe. A handle owns the
+// memory together with all other handles and readings, so `__drain` takes nothing: the destructor
+// of the last of them gives the memory back, after the producer and all readings. `__bind` and
+// `__alias` make a reading; the stream has waited for the producer, as `Stream::bind` says. An
+// alias on a stream that runs its work is a reading too, and one under capture does not record its
+// end, because the replay's own reading does.
 unsafe impl<R: Resource + Sync> Resource for Shared<R> {
     type On<S: Brand> = SharedRead<S, R>;
 
@@ -301,7 +301,7 @@ unsafe impl<R: Resource + Sync> Resource for Shared<R> {
     }
 }
 
-// SAFETY: `__unbind` ends the reading, which records an event, and gives the handle back.
+// SAFETY: [parts] `__unbind` ends the reading, which records an event, and gives the handle back.
 unsafe impl<S: Brand, R: Resource + Sync> Bundle<S> for SharedRead<S, R> {
     type Idle = Shared<R>;
     fn __unbind(self, _: Token) -> Shared<R> {

@@ -123,14 +123,14 @@ impl From<Failure> for Error {
         };
         let text = |get: unsafe fn(u32, *mut *const c_char) -> Result<(), Failure>| {
             let mut p = std::ptr::null();
-            // SAFETY: `get` is a function of the driver that stores a pointer to a static string in
-            // `p`, or null.
+            // SAFETY: [call] `get` is a function of the driver that stores a pointer to a static
+            // string in `p`, or null.
             let _ = unsafe { get(code, &mut p) };
             if p.is_null() {
                 return "unknown".to_owned();
             }
-            // SAFETY: `p` is not null, so it points to a static, NUL-terminated string of the
-            // driver.
+            // SAFETY: [call] `p` is not null, so it points to a static, NUL-terminated string of
+            // the driver.
             unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
         };
         Error::Cuda { call, code, name: text(cuGetErrorName), meaning: text(cuGetErrorString) }
@@ -154,11 +154,11 @@ macro_rules! functions {
             static FUNCTION: OnceLock<Option<Function>> = OnceLock::new();
             guard::permitted()?;
             captures::apply();
-            // SAFETY: The function has this type in `cuda.h` of every CUDA version from
+            // SAFETY: [symbol] The function has this type in `cuda.h` of every CUDA version from
             // `cuda::NEEDED` on.
             let found = FUNCTION.get_or_init(|| unsafe { culib().get::<Function>(stringify!($name).as_bytes()) }.ok().map(|f| *f));
             let code = match found {
-                // SAFETY: The caller meets what CUDA documents for this function.
+                // SAFETY: [call] The caller meets what CUDA documents for this function.
                 Some(function) => unsafe { function($($arg),*) },
                 None => SYMBOL_NOT_FOUND,
             };

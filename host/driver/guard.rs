@@ -103,8 +103,8 @@ pub(crate) fn watch_for_fork() {
             FORKED.store(true, Ordering::Relaxed);
         }
         static ONCE: std::sync::Once = std::sync::Once::new();
-        // SAFETY: The handler only stores to an atomic flag, which is allowed in a forked child. If
-        // the system has no memory for the handler, forks are not noticed.
+        // SAFETY: [call] The handler only stores to an atomic flag, which is allowed in a forked
+        // child. If the system has no memory for the handler, forks are not noticed.
         ONCE.call_once(|| unsafe {
             libc::pthread_atfork(None, None, Some(child));
         });

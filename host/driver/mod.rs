@@ -281,7 +281,7 @@ impl Driver {
     /// The stream exists.
     pub(crate) unsafe fn adopt_stream(self, stream: Adopted) -> Result<Option<StreamHandle>, Fault> {
         Ok(match self {
-            // SAFETY: The caller promises that the stream exists.
+            // SAFETY: [alive] The caller promises that the stream exists.
             Self::Cuda(c) => unsafe { c.adopt(stream) }?.map(|s| StreamHandle::Cuda(c, s)),
             Self::Cpu(_) => None,
         })
@@ -307,8 +307,9 @@ impl Driver {
         Ok(match self {
             Self::Cuda(c) => {
                 let p = c.host_alloc(bytes, combined).map_err(|failure| Fault::of_allocation(failure, bytes))?;
-                // The memory is zeroed so that a slice of it never shows old data. SAFETY:
-                // `c.host_alloc` has just allocated `bytes` bytes at `p`, and nobody else has `p`.
+                // The memory is zeroed so that a slice of it never shows old data.
+                // SAFETY: [owner] `c.host_alloc` has just allocated `bytes` bytes at `p`, and
+                // nobody else has `p`.
                 unsafe { p.as_ptr().write_bytes(0, bytes) };
                 p
             }
@@ -322,8 +323,8 @@ impl Driver {
     /// [`host_alloc`](Self::host_alloc) of this device returned `p` for the same `bytes`, `p` is
     /// freed once, and nothing uses the memory any more.
     pub(crate) unsafe fn host_free(self, p: NonNull<u8>, bytes: usize) -> Result<(), Fault> {
-        // SAFETY: The caller passes memory of this device's `host_alloc` that is unused from now
-        // on. Both machines require exactly that.
+        // SAFETY: [free] The caller passes memory of this device's `host_alloc` that is unused from
+        // now on. Both machines require exactly that.
         unsafe {
             match self {
                 Self::Cuda(c) => c.host_free(p)?,
@@ -339,7 +340,7 @@ impl Driver {
     /// The range is allocated and initialized until [`host_unregister`](Self::host_unregister).
     pub(crate) unsafe fn host_register(self, p: NonNull<u8>, bytes: usize) -> Result<(), Fault> {
         match self {
-            // SAFETY: The caller passes an allocated range.
+            // SAFETY: [owner] The caller passes an allocated range.
             Self::Cuda(c) => unsafe { c.host_register(p, bytes)? },
             Self::Cpu(c) => {
                 c.enter()?;
@@ -357,7 +358,7 @@ impl Driver {
     /// memory any more.
     pub(crate) unsafe fn host_unregister(self, p: NonNull<u8>) -> Result<(), Fault> {
         match self {
-            // SAFETY: The caller passes registered memory that no device uses any more.
+            // SAFETY: [free] The caller passes registered memory that no device uses any more.
             Self::Cuda(c) => unsafe { c.host_unregister(p)? },
             Self::Cpu(c) => _ = c.enter()?,
         }

@@ -39,8 +39,8 @@ impl Drop for Range {
     #[inline]
     fn drop(&mut self) {
         if let Some(tool) = self.0 {
-            // SAFETY: `attach` got the function from the tool, with the type that the header
-            // declares. The range was opened on this thread, because `Range` is not `Send`.
+            // SAFETY: [symbol] `attach` got the function from the tool, with the type that the
+            // header declares. The range was opened on this thread, because `Range` is not `Send`.
             unsafe { (tool.pop)() };
         }
     }
@@ -60,8 +60,8 @@ struct Tool {
 impl Tool {
     fn push(&self, label: &str) {
         let label = CString::new(label.replace('\0', " ")).unwrap_or_default();
-        // SAFETY: `attach` got the function from the tool, with the type that the header declares.
-        // `label` is NUL-terminated and lives until the call returns; the tool copies it.
+        // SAFETY: [symbol] `attach` got the function from the tool, with the type that the header
+        // declares. `label` is NUL-terminated and lives until the call returns; the tool copies it.
         unsafe { (self.push)(label.as_ptr()) };
     }
 }
@@ -118,8 +118,8 @@ unsafe extern "C" fn module(which: u32, table: *mut *const c_void, size: *mut c_
     for (entry, slot) in module.table.iter().zip(&module.slots).take(slots).skip(1) {
         entry.store((&raw const *slot).cast_mut(), Ordering::Relaxed);
     }
-    // SAFETY: The tool calls this function. By the header, each pointer is null or points to a
-    // variable of the tool for this result.
+    // SAFETY: [symbol] The tool calls this function. By the header, each pointer is null or points
+    // to a variable of the tool for this result.
     unsafe {
         if !table.is_null() {
             *table = module.table.as_ptr().cast();
@@ -136,15 +136,15 @@ unsafe extern "C" fn module(which: u32, table: *mut *const c_void, size: *mut c_
 /// # Safety
 /// `initialize` is the `InitializeInjectionNvtx2` of a tool that stays loaded.
 unsafe fn attach(initialize: Initialize) -> Option<Tool> {
-    // SAFETY: The caller passes the `InitializeInjectionNvtx2` of a tool that stays loaded. The
-    // tables are static, and each slot is as wide as a function pointer.
+    // SAFETY: [symbol] The caller passes the `InitializeInjectionNvtx2` of a tool that stays
+    // loaded. The tables are static, and each slot is as wide as a function pointer.
     if unsafe { initialize(export_table) } == 0 {
         return None;
     }
     let slot = |id: usize| Some(MODULES[RANGES].slots[id].load(Ordering::Acquire)).filter(|f| !f.is_null());
     let (push, pop) = slot(PUSH).zip(slot(POP))?;
-    // SAFETY: The pointers are not null (checked by `slot`). By the header, a tool stores functions
-    // of these types in these slots.
+    // SAFETY: [symbol] The pointers are not null (checked by `slot`). By the header, a tool stores
+    // functions of these types in these slots.
     Some(unsafe { Tool { push: transmute::<*mut c_void, Push>(push), pop: transmute::<*mut c_void, Pop>(pop) } })
 }
 
@@ -154,8 +154,8 @@ fn injected() -> Option<Tool> {
     use std::os::unix::ffi::OsStringExt;
 
     let path = CString::new(std::env::var_os("NVTX_INJECTION64_PATH")?.into_vec()).ok()?;
-    // SAFETY: Both texts are NUL-terminated, and `library` is not null when `dlsym` uses it.
-    // Loading runs the tool's initializers, which the user requests by setting the variable.
+    // SAFETY: [symbol] Both texts are NUL-terminated, and `library` is not null when `dlsym` uses
+    // it. Loading runs the tool's initializers, which the user requests by setting the variable.
     let initialize = unsafe {
         let library = libc::dlopen(path.as_ptr(), libc::RTLD_LAZY);
         if library.is_null() {
@@ -166,8 +166,8 @@ fn injected() -> Option<Tool> {
     if initialize.is_null() {
         return None;
     }
-    // SAFETY: The symbol is not null, and the header declares it with this type. The library is
-    // never unloaded.
+    // SAFETY: [symbol] The symbol is not null, and the header declares it with this type. The
+    // library is never unloaded.
     unsafe { attach(transmute::<*mut c_void, Initialize>(initialize)) }
 }
 
@@ -186,7 +186,7 @@ mod tests {
     static HEARD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
     unsafe extern "C" fn push(label: *const c_char) -> c_int {
-        // SAFETY: `Tool::push` passes a NUL-terminated text.
+        // SAFETY: [symbol] `Tool::push` passes a NUL-terminated text.
         HEARD.lock().unwrap().push(unsafe { CStr::from_ptr(label) }.to_string_lossy().into_owned());
         0
     }
@@ -199,8 +199,8 @@ mod tests {
     /// Does what a tool does: gets the callbacks, gets the table from them, and stores its
     /// functions there.
     unsafe extern "C" fn tool(get: GetExportTable) -> c_int {
-        // SAFETY: `export_table` returns static tables with the layout that the header declares,
-        // and `table` has 17 pointers.
+        // SAFETY: [symbol] `export_table` returns static tables with the layout that the header
+        // declares, and `table` has 17 pointers.
         unsafe {
             assert!(get(2).is_null());
             let version = &*get(3).cast::<Version>();
@@ -223,8 +223,8 @@ mod tests {
 
     #[test]
     fn a_tool_hears_ranges() {
-        // SAFETY: `tool` does what the `InitializeInjectionNvtx2` of a tool does, and it is part of
-        // this program, so it stays loaded.
+        // SAFETY: [symbol] `tool` does what the `InitializeInjectionNvtx2` of a tool does, and it
+        // is part of this program, so it stays loaded.
         let tool = Box::leak(Box::new(unsafe { attach(tool) }.unwrap()));
         tool.push("outer");
         let outer = Range(Some(tool), PhantomData);

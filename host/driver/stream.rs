@@ -128,8 +128,8 @@ impl StreamHandle {
     /// again, as if it were made on this stream now.
     #[inline]
     pub(crate) unsafe fn replay(self, graph: &mut GraphHandle) -> Result<(), Fault> {
-        // SAFETY: The caller guarantees that each captured call is sound on this stream now, which
-        // is what both machines require.
+        // SAFETY: [graph] The caller guarantees that each captured call is sound on this stream
+        // now, which is what both machines require.
         unsafe {
             match (self, graph) {
                 (Self::Cuda(c, s), GraphHandle::Cuda(_, graph)) => c.launch_graph(s, graph)?,
@@ -171,8 +171,8 @@ impl StreamHandle {
     /// `addr` is freed once, and the stream orders all uses of the memory before this call.
     #[inline]
     pub(crate) unsafe fn free(self, addr: u64, bytes: usize) -> Result<(), Fault> {
-        // SAFETY: The caller frees an allocation of this device once, after all its uses in stream
-        // order. Both machines require exactly that.
+        // SAFETY: [free] The caller frees an allocation of this device once, after all its uses in
+        // stream order. Both machines require exactly that.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.free(s, addr)?,
@@ -189,8 +189,8 @@ impl StreamHandle {
     /// orders every other access that conflicts with the copy before or after it.
     #[inline]
     pub(crate) unsafe fn copy_to_device(self, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
-        // SAFETY: The caller passes two valid ranges whose other uses the stream orders with the
-        // copy. The method of either machine requires the same.
+        // SAFETY: [order] The caller passes two valid ranges whose other uses the stream orders
+        // with the copy. The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.copy_to_device(s, to, from as usize as *const u8, bytes)?,
@@ -206,8 +206,8 @@ impl StreamHandle {
     /// The same as for [`copy_to_device`](Self::copy_to_device).
     #[inline]
     pub(crate) unsafe fn copy_to_host(self, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
-        // SAFETY: The caller passes two valid ranges whose other uses the stream orders with the
-        // copy. The method of either machine requires the same.
+        // SAFETY: [order] The caller passes two valid ranges whose other uses the stream orders
+        // with the copy. The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.copy_to_host(s, to as usize as *mut u8, from, bytes)?,
@@ -223,8 +223,8 @@ impl StreamHandle {
     /// The same as for [`copy_to_device`](Self::copy_to_device).
     #[inline]
     pub(crate) unsafe fn copy(self, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
-        // SAFETY: The caller passes two valid ranges whose other uses the stream orders with the
-        // copy. The method of either machine requires the same.
+        // SAFETY: [order] The caller passes two valid ranges whose other uses the stream orders
+        // with the copy. The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.copy(s, to, from, bytes)?,
@@ -240,8 +240,8 @@ impl StreamHandle {
     /// The same as for [`copy_to_device`](Self::copy_to_device), and each address belongs to the
     /// device beside it.
     pub(crate) unsafe fn copy_peer(self, to: (Driver, u64), from: (Driver, u64), bytes: usize) -> Result<(), Fault> {
-        // SAFETY: The caller passes two valid ranges, each with its device, whose other uses the
-        // stream orders with the copy. The method of either machine requires the same.
+        // SAFETY: [order] The caller passes two valid ranges, each with its device, whose other
+        // uses the stream orders with the copy. The method of either machine requires the same.
         unsafe {
             match (self, to, from) {
                 (Self::Cuda(c, s), (Driver::Cuda(a), to), (Driver::Cuda(b), from)) => {
@@ -263,8 +263,8 @@ impl StreamHandle {
     /// overlap, neither one another nor the source. The stream orders every other access that
     /// conflicts with the copy before or after it.
     pub(crate) unsafe fn copy_rows(self, copy: Rows, host: [bool; 2]) -> Result<(), Fault> {
-        // SAFETY: The caller passes valid rows whose other uses the stream orders with the copy.
-        // The method of either machine requires the same.
+        // SAFETY: [order] The caller passes valid rows whose other uses the stream orders with the
+        // copy. The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.copy_rows(s, copy, host)?,
@@ -281,8 +281,8 @@ impl StreamHandle {
     /// is valid for `count` strides until the fill is done. The stream orders every other access of
     /// this memory before or after the fill.
     pub(crate) unsafe fn fill(self, to: u64, stride: usize, pattern: Pattern, count: usize) -> Result<(), Fault> {
-        // SAFETY: The caller passes aligned memory for `count` strides whose other uses the stream
-        // orders with the fill. The method of either machine requires the same.
+        // SAFETY: [order] The caller passes aligned memory for `count` strides whose other uses the
+        // stream orders with the fill. The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.fill(s, to, stride, pattern, count)?,
@@ -299,8 +299,8 @@ impl StreamHandle {
     /// `flag` points into page-locked memory that stays allocated until the stream has passed this
     /// wait.
     pub(crate) unsafe fn wait_value(self, flag: *const AtomicU32, value: u32) -> Result<(), Fault> {
-        // SAFETY: The caller keeps the page-locked word allocated until the stream has passed the
-        // wait. The method of either machine requires the same.
+        // SAFETY: [alive] The caller keeps the page-locked word allocated until the stream has
+        // passed the wait. The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.wait_value(s, flag.cast(), value)?,
@@ -314,8 +314,8 @@ impl StreamHandle {
     pub(crate) fn launch_host(self, f: Box<dyn FnOnce() + Send>) -> Result<(), Fault> {
         type Slot = Mutex<Option<Box<dyn FnOnce() + Send>>>;
         unsafe extern "C" fn run(data: *mut c_void) {
-            // SAFETY: `launch_host` made `data` with `Arc::into_raw` for this call alone, and the
-            // driver calls `run` at most once with it.
+            // SAFETY: [once] `launch_host` made `data` with `Arc::into_raw` for this call alone,
+            // and the driver calls `run` at most once with it.
             let slot = unsafe { Arc::from_raw(data.cast::<Slot>().cast_const()) };
             let f = lock(&slot).take();
             if let Some(f) = f {
@@ -326,9 +326,9 @@ impl StreamHandle {
             Self::Cuda(c, s) => {
                 let slot: Arc<Slot> = Arc::new(Mutex::new(Some(f)));
                 let data = Arc::into_raw(slot.clone()).cast_mut().cast();
-                // SAFETY: `data` is a reference that only `run` takes back, so `run(data)` may be
-                // called once. `f` never unwinds and makes no CUDA call: the typed layer wraps it
-                // so that it catches panics and so that the guard refuses calls.
+                // SAFETY: [once] `data` is a reference that only `run` takes back, so `run(data)`
+                // may be called once. `f` never unwinds and makes no CUDA call: the typed layer
+                // wraps it so that it catches panics and so that the guard refuses calls.
                 if let Err(failure) = unsafe { c.launch_host(s, run, data) } {
                     // The driver may report an earlier call's failure here and still call `run`
                     // later. So the closure is taken out of the slot: `run` then finds nothing. The
@@ -358,8 +358,8 @@ impl StreamHandle {
         shape: LaunchShape,
         slots: &[u64],
     ) -> Result<(), Fault> {
-        // SAFETY: The caller guarantees sound arguments, ordered buffers and the right function.
-        // The method of either machine requires the same.
+        // SAFETY: [kernel] The caller guarantees sound arguments, ordered buffers and the right
+        // function. The method of either machine requires the same.
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.launch(s, kernel, function, shape, slots)?,

@@ -209,8 +209,8 @@ impl<T: DeviceCopy> fmt::Debug for DeviceBuffer<T> {
     }
 }
 
-// SAFETY: The buffer is one leaf. Each method visits it or moves it once, without touching the
-// memory, and runs no other code.
+// SAFETY: [parts] The buffer is one leaf. Each method visits it or moves it once, without touching
+// the memory, and runs no other code.
 unsafe impl<T: DeviceCopy> Resource for DeviceBuffer<T> {
     type On<S: Brand> = On<S, Self>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
@@ -237,18 +237,18 @@ unsafe impl<T: DeviceCopy> Resource for DeviceBuffer<T> {
     fn __producers<Visit: FnMut(Producer<'_>)>(&self, _: &mut Visit) {}
 }
 
-// SAFETY: `LeafResource` is for buffers of this crate, and this is one.
+// SAFETY: [parts] `LeafResource` is for buffers of this crate, and this is one.
 unsafe impl<T: DeviceCopy> LeafResource for DeviceBuffer<T> {
     type Slice<S: Brand> = DeviceSlice<S, T>;
     fn __slice<S: Brand>(&self, _: Token) -> &DeviceSlice<S, T> {
-        // SAFETY: The buffer's memory holds `len` aligned elements: `alloc` or the caller of
-        // `from_raw` established that. This crate makes the token only for an `On<S, _>`, and the
-        // stream of that `On` orders all uses.
+        // SAFETY: [order] The buffer's memory holds `len` aligned elements: `alloc` or the caller
+        // of `from_raw` established that. This crate makes the token only for an `On<S, _>`, and
+        // the stream of that `On` orders all uses.
         unsafe { DeviceSlice::from_raw(self.addr, self.len) }
     }
     fn __slice_mut<S: Brand>(&mut self, _: Token) -> &mut DeviceSlice<S, T> {
-        // SAFETY: The memory holds `len` aligned elements, and stream `S` orders all uses, as in
-        // `__slice`. `&mut self` borrows the `On` exclusively, and second handles are lent by
+        // SAFETY: [order] The memory holds `len` aligned elements, and stream `S` orders all uses,
+        // as in `__slice`. `&mut self` borrows the `On` exclusively, and second handles are lent by
         // shared reference, or while a capture holds the bundle, so no other slice overlaps this
         // one.
         unsafe { DeviceSlice::from_raw_mut(self.addr, self.len) }

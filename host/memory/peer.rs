@@ -90,8 +90,8 @@ impl<S: Brand, T: DeviceCopy> On<S, PeerBuffer<T>> {
     }
 }
 
-// SAFETY: The buffer is one leaf. Each method visits it or moves it once, without touching the
-// memory, and runs no other code.
+// SAFETY: [parts] The buffer is one leaf. Each method visits it or moves it once, without touching
+// the memory, and runs no other code.
 unsafe impl<T: DeviceCopy> Resource for PeerBuffer<T> {
     type On<S: Brand> = On<S, Self>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
@@ -109,19 +109,19 @@ unsafe impl<T: DeviceCopy> Resource for PeerBuffer<T> {
     fn __producers<Visit: FnMut(Producer<'_>)>(&self, _: &mut Visit) {}
 }
 
-// SAFETY: `LeafResource` is for buffers of this crate, and this is one.
+// SAFETY: [parts] `LeafResource` is for buffers of this crate, and this is one.
 unsafe impl<T: DeviceCopy> LeafResource for PeerBuffer<T> {
     type Slice<S: Brand> = PeerSlice<S, T>;
     fn __slice<S: Brand>(&self, token: Token) -> &PeerSlice<S, T> {
         let slice: *const DeviceSlice<S, T> = self.0.__slice(token);
-        // SAFETY: `PeerSlice` is a transparent wrapper of `DeviceSlice`, and the pointer comes from
-        // a reference with the lifetime of the result.
+        // SAFETY: [order] `PeerSlice` is a transparent wrapper of `DeviceSlice`, and the pointer
+        // comes from a reference with the lifetime of the result.
         unsafe { &*(slice as *const PeerSlice<S, T>) }
     }
     fn __slice_mut<S: Brand>(&mut self, token: Token) -> &mut PeerSlice<S, T> {
         let slice: *mut DeviceSlice<S, T> = self.0.__slice_mut(token);
-        // SAFETY: `PeerSlice` is a transparent wrapper of `DeviceSlice`, and the pointer comes from
-        // a reference with the lifetime of the result.
+        // SAFETY: [order] `PeerSlice` is a transparent wrapper of `DeviceSlice`, and the pointer
+        // comes from a reference with the lifetime of the result.
         unsafe { &mut *(slice as *mut PeerSlice<S, T>) }
     }
     fn __copy(&self, token: Token) -> Self {

@@ -46,10 +46,10 @@ pub struct PinnedBuffer<T: DeviceCopy> {
     memory: Owned<PinnedBlock>,
 }
 
-// SAFETY: The buffer owns its elements as a `Vec` does: a pool lends a block once, and pieces are
-// disjoint. `T` is `Send`.
+// SAFETY: [thread] The buffer owns its elements as a `Vec` does: a pool lends a block once, and
+// pieces are disjoint. `T` is `Send`.
 unsafe impl<T: DeviceCopy> Send for PinnedBuffer<T> {}
-// SAFETY: `&self` gives only `&[T]`, and `T` is `Sync`.
+// SAFETY: [thread] `&self` gives only `&[T]`, and `T` is `Sync`.
 unsafe impl<T: DeviceCopy> Sync for PinnedBuffer<T> {}
 
 impl<T: DeviceCopy> PinnedBuffer<T> {
@@ -61,8 +61,8 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
             return Ok(Self::empty(pool.device()));
         }
         let block = pool.lend(bytes)?;
-        // SAFETY: The pool lends the block to nobody else, and its memory was zeroed when it was
-        // made.
+        // SAFETY: [owner] The pool lends the block to nobody else, and its memory was zeroed when
+        // it was made.
         Ok(unsafe { Self::from_block(block, len, pool.device()) })
     }
 
@@ -74,8 +74,8 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     pub(crate) fn registered(device: Device, elements: Vec<T>) -> Result<Self, Returned<Vec<T>>> {
         let len = elements.len();
         Ok(match device.page_lock(elements)? {
-            // SAFETY: The block is the vector's memory, which holds `len` elements, and nobody else
-            // has the vector any more.
+            // SAFETY: [owner] The block is the vector's memory, which holds `len` elements, and
+            // nobody else has the vector any more.
             Some(block) => unsafe { Self::from_block(block, len, device) },
             None => Self::empty(device),
         })
@@ -123,7 +123,8 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
         let items = self.len.checked_div(item).unwrap_or(0);
         let owner = self.memory.take().share();
         pieces.extend(split::pieces(items, n).map(|r| Self {
-            // SAFETY: The offset is inside the buffer: `items * item` is at most its length.
+            // SAFETY: [owner] The offset is inside the buffer: `items * item` is at most its
+            // length.
             ptr: unsafe { self.ptr.add(r.start * item) },
             len: r.len() * item,
             device: self.device,
@@ -157,8 +158,8 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// # Safety
     /// Nothing writes the memory while the slice lives.
     pub(crate) unsafe fn slice_while_shared(&self) -> &[T] {
-        // SAFETY: The pool initialized the memory, which holds `len` elements, and the caller
-        // promises that nothing writes it while the slice lives.
+        // SAFETY: [idle] The pool initialized the memory, which holds `len` elements, and the
+        // caller promises that nothing writes it while the slice lives.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -189,17 +190,17 @@ impl<S: LiveBrand, T: DeviceCopy> On<S, PinnedBuffer<T>> {
 impl<T: DeviceCopy> Deref for PinnedBuffer<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // SAFETY: The memory holds `len` initialized elements of plain data. Only an idle buffer
-        // can be borrowed, and a buffer becomes idle only after the stream's work on it, so nothing
-        // else touches the memory.
+        // SAFETY: [idle] The memory holds `len` initialized elements of plain data. Only an idle
+        // buffer can be borrowed, and a buffer becomes idle only after the stream's work on it, so
+        // nothing else touches the memory.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
 
 impl<T: DeviceCopy> DerefMut for PinnedBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: The memory holds `len` initialized elements of plain data. The buffer is idle, so
-        // no stream uses it, and `&mut self` excludes other references.
+        // SAFETY: [idle] The memory holds `len` initialized elements of plain data. The buffer is
+        // idle, so no stream uses it, and `&mut self` excludes other references.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -216,8 +217,8 @@ impl<T: DeviceCopy> fmt::Debug for PinnedBuffer<T> {
     }
 }
 
-// SAFETY: The buffer is one leaf. Each method visits it or moves it once, without touching the
-// memory, and runs no other code.
+// SAFETY: [parts] The buffer is one leaf. Each method visits it or moves it once, without touching
+// the memory, and runs no other code.
 unsafe impl<T: DeviceCopy> Resource for PinnedBuffer<T> {
     type On<S: Brand> = On<S, Self>;
     fn __leaves<Visit: FnMut(LeafInfo)>(&self, visit: &mut Visit) {
@@ -238,18 +239,18 @@ unsafe impl<T: DeviceCopy> Resource for PinnedBuffer<T> {
     fn __producers<Visit: FnMut(Producer<'_>)>(&self, _: &mut Visit) {}
 }
 
-// SAFETY: `LeafResource` is for buffers of this crate, and this is one.
+// SAFETY: [parts] `LeafResource` is for buffers of this crate, and this is one.
 unsafe impl<T: DeviceCopy> LeafResource for PinnedBuffer<T> {
     type Slice<S: Brand> = HostSlice<S, T>;
     fn __slice<S: Brand>(&self, _: Token) -> &HostSlice<S, T> {
-        // SAFETY: The buffer's memory holds `len` aligned elements: its pool established that. This
-        // crate makes the token only for an `On<S, _>`, and the stream of that `On` orders all
-        // uses.
+        // SAFETY: [order] The buffer's memory holds `len` aligned elements: its pool established
+        // that. This crate makes the token only for an `On<S, _>`, and the stream of that `On`
+        // orders all uses.
         unsafe { HostSlice::from_raw(self.ptr.as_ptr().expose_provenance() as u64, self.len) }
     }
     fn __slice_mut<S: Brand>(&mut self, _: Token) -> &mut HostSlice<S, T> {
-        // SAFETY: The memory holds `len` aligned elements, and stream `S` orders all uses, as in
-        // `__slice`. `&mut self` borrows the `On` exclusively, and second handles are lent by
+        // SAFETY: [order] The memory holds `len` aligned elements, and stream `S` orders all uses,
+        // as in `__slice`. `&mut self` borrows the `On` exclusively, and second handles are lent by
         // shared reference, or while a capture holds the bundle, so no other slice overlaps this
         // one.
         unsafe { HostSlice::from_raw_mut(self.ptr.as_ptr().expose_provenance() as u64, self.len) }
@@ -283,7 +284,7 @@ impl<S: Brand, T: DeviceCopy> On<S, PinnedBuffer<T>> {
     /// The device cannot access page-locked memory, or has failed.
     pub fn mapped(&self) -> Result<&DeviceSlice<S, T>> {
         let addr = self.on_device()?;
-        // SAFETY: The driver says that kernels access the buffer's memory at `addr`, and
+        // SAFETY: [order] The driver says that kernels access the buffer's memory at `addr`, and
         // `on_device` has checked that it is aligned as the buffer is. It holds `len` elements, and
         // stream `S` orders all uses of it, because this is a view of the buffer's own slice.
         Ok(unsafe { DeviceSlice::from_raw(addr, self.leaf().count()) })
@@ -295,8 +296,8 @@ impl<S: Brand, T: DeviceCopy> On<S, PinnedBuffer<T>> {
     /// The errors of [`mapped`](Self::mapped).
     pub fn mapped_mut(&mut self) -> Result<&mut DeviceSlice<S, T>> {
         let addr = self.on_device()?;
-        // SAFETY: As in `mapped`. `&mut self` borrows the `On` exclusively, so there is no other
-        // slice of the memory.
+        // SAFETY: [order] As in `mapped`. `&mut self` borrows the `On` exclusively, so there is no
+        // other slice of the memory.
         Ok(unsafe { DeviceSlice::from_raw_mut(addr, self.leaf().count()) })
     }
 

@@ -49,8 +49,8 @@ impl EventCell {
 
 impl Drop for EventCell {
     fn drop(&mut self) {
-        // SAFETY: Only this destructor takes the handle, it runs once, and nothing uses the handle
-        // later.
+        // SAFETY: [once] Only this destructor takes the handle, it runs once, and nothing uses the
+        // handle later.
         let handle = unsafe { ManuallyDrop::take(&mut self.handle) };
         if guard::forked() {
             std::mem::forget(handle);
@@ -180,8 +180,8 @@ impl EventPool {
         if spare.is_null() {
             return self.take_locked(device);
         }
-        // SAFETY: `recycle` made the pointer with `Arc::into_raw`, and the swap gave it to this
-        // call alone.
+        // SAFETY: [once] `recycle` made the pointer with `Arc::into_raw`, and the swap gave it to
+        // this call alone.
         Ok(unsafe { Arc::from_raw(spare) })
     }
 
@@ -203,8 +203,8 @@ impl EventPool {
         let cell = Arc::into_raw(cell).cast_mut();
         let put = self.spare.compare_exchange(null_mut(), cell, Ordering::Release, Ordering::Relaxed);
         if put.is_err() {
-            // SAFETY: `Arc::into_raw` made the pointer above, and the exchange failed, so it is not
-            // stored.
+            // SAFETY: [once] `Arc::into_raw` made the pointer above, and the exchange failed, so it
+            // is not stored.
             self.recycle_locked(unsafe { Arc::from_raw(cell) });
         }
     }
@@ -227,8 +227,8 @@ impl Device {
     pub(crate) fn free(self, addr: u64, bytes: usize, after: &[Lease]) {
         let stream = self.housekeeping();
         if after.iter().all(|event| stream.wait(event.handle()).is_ok()) {
-            // SAFETY: The last owner of the allocation calls this once, and the stream has just
-            // been made to wait for the events, which follow all uses.
+            // SAFETY: [free] The last owner of the allocation calls this once, and the stream has
+            // just been made to wait for the events, which follow all uses.
             let _ = unsafe { stream.free(addr, bytes) };
         }
     }

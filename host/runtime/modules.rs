@@ -28,7 +28,7 @@ impl Modules {
             found,
             device: device.to_string(),
         };
-        // SAFETY: This function only reads the PTX, and no declaration is made from it.
+        // SAFETY: [kernel] This function only reads the PTX, and no declaration is made from it.
         let ptx = unsafe { kernel.ptx() };
         let text = text_of(ptx.texts(), kernel, cuda.info.capability).map_err(no_entry)?;
         let mut loaded = lock(&self.0);
@@ -40,7 +40,8 @@ impl Modules {
                 let module = cuda.load(text)?;
                 reports = cuda.panic_record(module, text).inspect_err(|_| {
                     // Otherwise each further try would load one more.
-                    // SAFETY: Nobody has asked for a function of the module, and it is not kept.
+                    // SAFETY: [free] Nobody has asked for a function of the module, and it is not
+                    // kept.
                     unsafe { cuda.unload(module) }
                 })?;
                 took = Some(start.elapsed());
@@ -169,7 +170,7 @@ mod tests {
     }
 
     fn look_on(capability: Version, texts: &[&'static str]) -> std::result::Result<&'static str, NotFound> {
-        // SAFETY: The tests launch no kernel, so no PTX runs.
+        // SAFETY: [kernel] The tests launch no kernel, so no PTX runs.
         static NONE: Ptx = unsafe { Ptx::new(&[]) };
         static KERNEL: Kernel = Kernel::new(
             &NONE,

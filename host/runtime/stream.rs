@@ -167,8 +167,8 @@ impl StreamInner {
     /// Frees device memory in stream order. If the call fails, the memory leaks.
     #[inline]
     pub(crate) fn free(&'static self, addr: u64, bytes: usize) {
-        // SAFETY: `give_back` calls this once for a whole block of this stream's device, which it
-        // owns, and this stream follows all uses of the block (`When::Stream`).
+        // SAFETY: [free] `give_back` calls this once for a whole block of this stream's device,
+        // which it owns, and this stream follows all uses of the block (`When::Stream`).
         let _ = unsafe { self.handle.free(addr, bytes) };
         if self.is_foreign() {
             // Whoever waits for the free later may no longer use the stream. `hand_off` is recorded
@@ -239,7 +239,7 @@ impl Device {
     /// `raw` is a stream of the driver that exists, or one of its two default streams.
     pub(crate) unsafe fn adopt_stream(self, raw: Adopted) -> Result<Option<&'static StreamInner>> {
         self.ensure_usable()?;
-        // SAFETY: The caller passes a stream that exists.
+        // SAFETY: [alive] The caller passes a stream that exists.
         let handle = self.seen(unsafe { self.driver().adopt_stream(raw) })?;
         handle.map(|handle| self.leak_stream(handle, Kind::Foreign)).transpose()
     }

@@ -2,6 +2,7 @@
 
 mod check;
 mod examples;
+mod proof;
 mod ptx;
 mod ship;
 mod test;
@@ -63,6 +64,7 @@ pub(crate) const STEPS: &[Step] = &[
     step(Group::Check, "format", None, 10, "every file is as rustfmt writes it; names and sentences", check::format),
     step(Group::Check, "arrows", None, 5, "which file names which, and what git knows of files", check::arrows),
     step(Group::Check, "figures", None, 5, "README.md and docs: figures in their records, links, who compiles the code", check::figures),
+    step(Group::Check, "soundness", None, 5, "docs/soundness.md names what is there, and each `unsafe` block a fact", proof::soundness),
     step(Group::Check, "workflows", None, 10, "the workflows of GitHub", check::workflows),
     step(Group::Check, "clippy", None, 200, "lints of all targets with all features", check::clippy),
     step(Group::Check, "documentation", None, 60, "links of the documentation", check::documentation),
@@ -84,6 +86,7 @@ pub(crate) const STEPS: &[Step] = &[
     step(Group::Examples, "safe", Some(2), 300, "packages of kernels apart from the workspace", examples::safe),
     step(Group::Test, "photographs", Some(0), 100, "the images of Pillow's tests, as Pillow has them", test::photographs),
     step(Group::Test, "resize", Some(1), 60, "resizes of image processors, as three versions of Pillow have them", test::resize),
+    step(Group::Test, "proof", Some(1), 200, "the theorem and the model of streams: no race, and each rule is needed", proof::proof),
     step(Group::Test, "builder", Some(3), 120, "tests of the PTX builder and of xtask", test::builder),
     step(Group::Test, "hopper", Some(3), 300, "the f32 products for compute capability 9.0, checked", test::hopper),
     step(Group::Ship, "features", Some(3), 200, "each crate with each of its features alone", ship::features),

@@ -123,8 +123,8 @@ pub(super) enum Command {
 #[derive(Clone, Copy)]
 pub(super) struct Flag(pub(super) *const AtomicU32);
 
-// SAFETY: The caller of `Queue::wait_value` keeps the word alive until the queue has passed the
-// wait, and an atomic may be used from any thread.
+// SAFETY: [thread] The caller of `Queue::wait_value` keeps the word alive until the queue has
+// passed the wait, and an atomic may be used from any thread.
 unsafe impl Send for Flag {}
 
 /// The result of one step of a command.
@@ -143,8 +143,8 @@ impl Command {
         match self {
             Self::Wait(event, ticket) => event.is_complete(*ticket),
             Self::WaitValue(flag, value) => {
-                // SAFETY: The caller of `Queue::wait_value` keeps the word alive until the queue
-                // has passed this command, which is still to run.
+                // SAFETY: [alive] The caller of `Queue::wait_value` keeps the word alive until the
+                // queue has passed this command, which is still to run.
                 let now = unsafe { &*flag.0 }.load(Ordering::Acquire);
                 (now.wrapping_sub(*value) as i32) >= 0 || cpu.is_poisoned()
             }
@@ -164,8 +164,8 @@ impl Command {
             Self::Free { addr, bytes } => {
                 let p = ptr::with_exposed_provenance_mut(*addr as usize);
                 if let Some(p) = NonNull::new(p) {
-                    // SAFETY: The caller of `Queue::free` passed an allocation of this device that
-                    // nothing uses after this command, and this command runs once.
+                    // SAFETY: [free] The caller of `Queue::free` passed an allocation of this
+                    // device that nothing uses after this command, and this command runs once.
                     unsafe { cpu.free(p, *bytes) };
                 }
                 Step::Done
@@ -228,10 +228,10 @@ impl Work {
             Self::Copy { dst, src, bytes } => {
                 let part = portion(*bytes, rng);
                 let (from, to) = (*src as usize, *dst as usize);
-                // SAFETY: The caller of `Queue::submit`, or of `Queue::replay` for a recorded copy,
-                // guarantees that both ranges are valid and disjoint, that their provenance is
-                // exposed, and that queues and events order every other conflicting access before
-                // or after this command.
+                // SAFETY: [order] The caller of `Queue::submit`, or of `Queue::replay` for a
+                // recorded copy, guarantees that both ranges are valid and disjoint, that their
+                // provenance is exposed, and that queues and events order every other conflicting
+                // access before or after this command.
                 unsafe {
                     ptr::copy_nonoverlapping(
                         ptr::with_exposed_provenance::<u8>(from),
@@ -248,10 +248,10 @@ impl Work {
                 let end = *start + portion(all - *start, rng);
                 for i in *start..end {
                     let at = |p: &Pitch| (p.addr as usize) + (i / copy.rows * p.plane + i % copy.rows) * p.row;
-                    // SAFETY: The caller of `Queue::submit`, or of `Queue::replay` for a recorded
-                    // copy, guarantees that all rows are valid and disjoint, that their provenance
-                    // is exposed, and that queues and events order every other conflicting access
-                    // before or after this command.
+                    // SAFETY: [order] The caller of `Queue::submit`, or of `Queue::replay` for a
+                    // recorded copy, guarantees that all rows are valid and disjoint, that their
+                    // provenance is exposed, and that queues and events order every other
+                    // conflicting access before or after this command.
                     unsafe {
                         ptr::copy_nonoverlapping(
                             ptr::with_exposed_provenance::<u8>(at(&copy.from)),
@@ -267,10 +267,10 @@ impl Work {
             Self::Fill { dst, stride, pattern, count } => {
                 let part = portion(*count, rng);
                 let p = ptr::with_exposed_provenance_mut::<u8>(*dst as usize);
-                // SAFETY: The caller of `Queue::submit`, or of `Queue::replay` for a recorded fill,
-                // guarantees that the range is valid and aligned for the pattern, that its
-                // provenance is exposed, and that queues and events order every other access to it
-                // before or after this command.
+                // SAFETY: [order] The caller of `Queue::submit`, or of `Queue::replay` for a
+                // recorded fill, guarantees that the range is valid and aligned for the pattern,
+                // that its provenance is exposed, and that queues and events order every other
+                // access to it before or after this command.
                 unsafe {
                     match *pattern {
                         Pattern::U8(v) if *stride == 1 => p.write_bytes(v, part),
@@ -292,10 +292,10 @@ impl Work {
                 // A checked launch keeps records of all its blocks, so it runs as a whole.
                 let rng = rng.filter(|_| cpu.checked().is_none());
                 let end = *start + portion(all - *start, rng);
-                // SAFETY: The caller of `Queue::submit`, or of `Queue::replay` for a recorded
-                // launch, guarantees that the kernel is sound for these arguments, and that queues
-                // and events order every other conflicting access to its buffers before or after
-                // this command.
+                // SAFETY: [kernel] The caller of `Queue::submit`, or of `Queue::replay` for a
+                // recorded launch, guarantees that the kernel is sound for these arguments, and
+                // that queues and events order every other conflicting access to its buffers before
+                // or after this command.
                 let outcome = unsafe { grid::run(cpu, kernel, *shape, slots.get(), *start..end) };
                 if let Err(error) = outcome {
                     cpu.poison(CpuError::Block(error));

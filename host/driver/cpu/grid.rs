@@ -69,7 +69,8 @@ pub(super) unsafe fn run(
     slots: &[u64],
     range: Range<usize>,
 ) -> Result<(), BlockError> {
-    // SAFETY: The caller guarantees what `run_block` requires for every block of the range.
+    // SAFETY: [kernel] The caller guarantees what `run_block` requires for every block of the
+    // range.
     guard::as_kernel(|| unsafe { run_guarded(cpu, kernel, shape, slots, range) })
 }
 
@@ -84,15 +85,15 @@ unsafe fn run_guarded(
 ) -> Result<(), BlockError> {
     if let Some(seed) = cpu.checked() {
         let mut lent = Lent::take();
-        // SAFETY: The caller guarantees what `run_block` requires for every block of the range,
-        // which has all blocks of the grid.
+        // SAFETY: [kernel] The caller guarantees what `run_block` requires for every block of the
+        // range, which has all blocks of the grid.
         return unsafe { CheckedLaunch::new(kernel, shape, slots, seed).run(&mut lent.0) };
     }
     let [gx, gy, _] = shape.grid.map(|n| n as usize);
     let run = |lent: &mut Lent, i: usize| {
         let idx = [(i % gx) as u32, (i / gx % gy) as u32, (i / (gx * gy)) as u32];
-        // SAFETY: The caller guarantees what `run_block` requires for every block of the range. On
-        // a seeded schedule the range counts blocks in scattered order.
+        // SAFETY: [kernel] The caller guarantees what `run_block` requires for every block of the
+        // range. On a seeded schedule the range counts blocks in scattered order.
         unsafe { run_block(kernel, shape, idx, slots, &mut lent.0) }
     };
 

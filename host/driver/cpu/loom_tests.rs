@@ -35,12 +35,12 @@ impl Model {
     fn end(self) {
         self.threads.into_iter().for_each(|t| t.join().unwrap());
         for queue in self.queues {
-            // SAFETY: `Model::queue` leaked the queue. All other threads that used it have been
-            // joined.
+            // SAFETY: [free] `Model::queue` leaked the queue. All other threads that used it have
+            // been joined.
             drop(unsafe { Box::from_raw(std::ptr::from_ref(queue).cast_mut()) });
         }
-        // SAFETY: `Model::new` leaked the device. All other threads that used it have been joined,
-        // and its queues are gone.
+        // SAFETY: [free] `Model::new` leaked the device. All other threads that used it have been
+        // joined, and its queues are gone.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(self.cpu).cast_mut()) });
     }
 }
@@ -49,8 +49,8 @@ impl Model {
 #[derive(Clone)]
 struct Watched(Arc<UnsafeCell<u32>>);
 
-// SAFETY: The queues and events under test order the accesses. If they do not, loom reports two
-// accesses that are not ordered.
+// SAFETY: [thread] The queues and events under test order the accesses. If they do not, loom
+// reports two accesses that are not ordered.
 unsafe impl Send for Watched {}
 
 impl Watched {
@@ -59,12 +59,12 @@ impl Watched {
     }
 
     fn set(&self, v: u32) {
-        // SAFETY: Loom checks that no other access runs at the same time.
+        // SAFETY: [order] Loom checks that no other access runs at the same time.
         self.0.with_mut(|p| unsafe { *p = v });
     }
 
     fn get(&self) -> u32 {
-        // SAFETY: Loom checks that no write runs at the same time.
+        // SAFETY: [order] Loom checks that no write runs at the same time.
         self.0.with(|p| unsafe { *p })
     }
 

@@ -55,13 +55,13 @@ impl Ledger {
 /// An allocation that nobody uses any more.
 struct Allocation(NonNull<u8>, Layout);
 
-// SAFETY: The value owns its memory, and the system's allocator may free it on any thread.
+// SAFETY: [thread] The value owns its memory, and the system's allocator may free it on any thread.
 unsafe impl Send for Allocation {}
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: `Cpu::new_memory` allocated the memory with the layout of the same size, and the
-        // callers of `Cpu::free` and `Cpu::host_free` gave up all use of it.
+        // SAFETY: [free] `Cpu::new_memory` allocated the memory with the layout of the same size,
+        // and the callers of `Cpu::free` and `Cpu::host_free` gave up all use of it.
         unsafe { dealloc(self.0.as_ptr(), self.1) };
     }
 }
@@ -87,10 +87,10 @@ impl Cpu {
             return Err(CpuError::OutOfMemory { bytes, free: self.memory().free });
         }
         self.new_memory(bytes, |layout| {
-            // SAFETY: `layout` never gives a size of 0.
+            // SAFETY: [owner] `layout` never gives a size of 0.
             let p = unsafe { alloc(layout) };
             if !p.is_null() {
-                // SAFETY: `p` is not null and has just been allocated with this size.
+                // SAFETY: [owner] `p` is not null and has just been allocated with this size.
                 unsafe { p.write_bytes(FRESH, layout.size()) };
             }
             p
@@ -118,7 +118,7 @@ impl Cpu {
         if self.scheduler().is_none() {
             return;
         }
-        // SAFETY: The caller gave up an allocation of this size, which `freed` owns now.
+        // SAFETY: [free] The caller gave up an allocation of this size, which `freed` owns now.
         unsafe { p.write_bytes(FREED, bytes) };
         let mut quarantine = lock(&self.ledger.quarantine);
         let (kept, size) = &mut *quarantine;
@@ -150,7 +150,7 @@ impl Cpu {
     /// # Errors
     /// There is not enough memory.
     pub(crate) fn host_alloc(&self, bytes: usize) -> Result<NonNull<u8>, CpuError> {
-        // SAFETY: `layout` never gives a size of 0.
+        // SAFETY: [owner] `layout` never gives a size of 0.
         self.new_memory(bytes, |layout| unsafe { alloc_zeroed(layout) })
     }
 

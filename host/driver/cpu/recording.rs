@@ -132,8 +132,8 @@ impl Queue {
                 let helper = fork.helper.0;
                 self.record(&fork.begun);
                 helper.wait(&fork.begun)?;
-                // SAFETY: The caller guarantees it for the commands of both branches. The events
-                // order them after what comes before, and what comes later after them.
+                // SAFETY: [graph] The caller guarantees it for the commands of both branches. The
+                // events order them after what comes before, and what comes later after them.
                 unsafe {
                     helper.replay(&fork.there)?;
                     helper.record(&fork.ended);

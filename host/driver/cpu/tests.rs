@@ -83,7 +83,7 @@ impl From<LaunchError> for Failed {
     }
 }
 
-// SAFETY: It has no maps.
+// SAFETY: [kernel] It has no maps.
 unsafe impl Launch<()> for On {
     type Error = Failed;
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<(), Failed> {

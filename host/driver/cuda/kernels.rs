@@ -15,18 +15,18 @@ use crate::error::{Error, Result};
 /// may use it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Module(sys::CUmodule);
-// SAFETY: A module is a handle of the CUDA driver, which may be used from every thread.
+// SAFETY: [thread] A module is a handle of the CUDA driver, which may be used from every thread.
 unsafe impl Send for Module {}
-// SAFETY: CUDA allows several threads to use one module at once.
+// SAFETY: [thread] CUDA allows several threads to use one module at once.
 unsafe impl Sync for Module {}
 
 /// The memory in which the kernels of a module report the first panic: page-locked host memory,
 /// which outlives a failed context. thalweg-ptx-builder says what a kernel writes there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PanicRecord(NonNull<u32>);
-// SAFETY: The memory is never freed, and every access is a volatile load of one word.
+// SAFETY: [thread] The memory is never freed, and every access is a volatile load of one word.
 unsafe impl Send for PanicRecord {}
-// SAFETY: See above.
+// SAFETY: [thread] See above.
 unsafe impl Sync for PanicRecord {}
 
 impl PanicRecord {
@@ -35,8 +35,8 @@ impl PanicRecord {
     /// The number of the entry in the text of the module, from 0 on, and the positions of the block
     /// and of the thread; `None` if no kernel has panicked.
     pub(crate) fn read(self) -> Option<(usize, [u32; 3], [u32; 3])> {
-        // SAFETY: The record has `WORDS` words and is never freed. A GPU may write it at any time,
-        // so the loads are volatile. It writes the first word last, and each word once.
+        // SAFETY: [alive] The record has `WORDS` words and is never freed. A GPU may write it at
+        // any time, so the loads are volatile. It writes the first word last, and each word once.
         let word = |i: usize| unsafe { self.0.add(i).read_volatile() };
         let entry = word(0).checked_sub(1)?;
         Some((entry as usize, [1, 2, 3].map(word), [4, 5, 6].map(word)))
@@ -62,7 +62,7 @@ impl Cuda {
         ];
         let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(log.len())];
         let mut module = null_mut();
-        // SAFETY: `text` is NUL-terminated. `options` and `values` both have `options.len()`
+        // SAFETY: [call] `text` is NUL-terminated. `options` and `values` both have `options.len()`
         // elements, and the length passed for the log is that of the vector. The call stores one
         // handle in `module`.
         let loaded = unsafe {
@@ -87,7 +87,8 @@ impl Cuda {
     /// Nobody has a function of the module, and nobody uses it after this.
     pub(crate) unsafe fn unload(&self, module: Module) {
         if let Ok(_current) = self.enter() {
-            // SAFETY: `load` made the module, and the caller promises that nothing of it is in use.
+            // SAFETY: [free] `load` made the module, and the caller promises that nothing of it is
+            // in use.
             _ = unsafe { ffi::cuModuleUnload(module.0) };
         }
     }
@@ -102,14 +103,14 @@ impl Cuda {
         }
         let _current = self.enter()?;
         let (mut variable, mut bytes) = (0, 0);
-        // SAFETY: `load` made the module, and the name is NUL-terminated. The call stores an
+        // SAFETY: [call] `load` made the module, and the name is NUL-terminated. The call stores an
         // address and a size.
         match unsafe { ffi::cuModuleGetGlobal_v2(&mut variable, &mut bytes, module.0, c"thalweg_panic".as_ptr()) } {
             Err(e) if e.is_not_found() => return Ok(None), // the name stands elsewhere, such as in a comment
             found => found?,
         }
         let record = self.host_alloc(PanicRecord::WORDS * size_of::<u32>(), false)?;
-        // SAFETY: `host_alloc` returned as many bytes, and nobody else has them yet.
+        // SAFETY: [owner] `host_alloc` returned as many bytes, and nobody else has them yet.
         unsafe { record.as_ptr().write_bytes(0, PanicRecord::WORDS * size_of::<u32>()) };
         let address = self.host_on_device(record.as_ptr().expose_provenance() as u64);
         let written = address.and_then(|address| {
@@ -117,9 +118,9 @@ impl Cuda {
             // capture of other code in a stream that waits for it. The stream is never used again.
             let stream = self.new_stream(0)?;
             let [low, high] = [address as u32, (address >> 32) as u32];
-            // SAFETY: thalweg-ptx-builder makes the variable with two words of 64 bits. No kernel
-            // of the module has been launched yet, so none reads it meanwhile. The stream was just
-            // made.
+            // SAFETY: [owner] thalweg-ptx-builder makes the variable with two words of 64 bits. No
+            // kernel of the module has been launched yet, so none reads it meanwhile. The stream
+            // was just made.
             unsafe {
                 ffi::cuMemsetD32Async(variable, low, 1, stream.0)?;
                 ffi::cuMemsetD32Async(variable + 4, high, 1, stream.0)?;
@@ -127,8 +128,8 @@ impl Cuda {
             self.synchronize(stream)
         });
         if let Err(failure) = written {
-            // SAFETY: The memory is of `host_alloc`, and no kernel of the module has been launched.
-            // If this fails too, the memory leaks.
+            // SAFETY: [free] The memory is of `host_alloc`, and no kernel of the module has been
+            // launched. If this fails too, the memory leaks.
             _ = unsafe { self.host_free(record) };
             return Err(failure);
         }
@@ -140,8 +141,8 @@ impl Cuda {
         let _current = self.enter()?;
         let Ok(name) = CString::new(entry) else { return Ok(None) };
         let mut f = null_mut();
-        // SAFETY: `load` made the module, which is never unloaded, and `name` is NUL-terminated.
-        // The call stores one handle in `f`.
+        // SAFETY: [call] `load` made the module, which is never unloaded, and `name` is
+        // NUL-terminated. The call stores one handle in `f`.
         match unsafe { ffi::cuModuleGetFunction(&mut f, module.0, name.as_ptr()) } {
             Ok(()) => {
                 self.grant_shared(f)?;
@@ -157,7 +158,7 @@ impl Cuda {
     fn grant_shared(&self, f: sys::CUfunction) -> Result<(), Failure> {
         use sys::CUfunction_attribute_enum as a;
         let mut fixed = 0;
-        // SAFETY: The caller got the function from a module of this device, whose context is
+        // SAFETY: [call] The caller got the function from a module of this device, whose context is
         // current. The first call stores one integer in `fixed`. The second one changes no launch
         // that runs.
         unsafe {
@@ -174,8 +175,8 @@ impl Cuda {
         let function = function.map_or(null_mut(), |f| f.as_ptr().cast());
         let threads: u32 = shape.block.iter().product(); // at most 1024, as every `LaunchShape`
         let mut blocks: c_int = 0;
-        // SAFETY: `enter` made the context current, and `function` is a function of this device or
-        // null, which the driver refuses. The call stores one integer in `blocks`.
+        // SAFETY: [call] `enter` made the context current, and `function` is a function of this
+        // device or null, which the driver refuses. The call stores one integer in `blocks`.
         unsafe {
             ffi::cuOccupancyMaxActiveBlocksPerMultiprocessor(
                 &mut blocks,
@@ -214,9 +215,9 @@ impl Cuda {
         }
         let [gx, gy, gz] = shape.grid;
         let [bx, by, bz] = shape.block;
-        // SAFETY: The caller guarantees that the function is sound for these slots, this shape and
-        // this stream. `parameters` points to the slots of each parameter, and the driver copies
-        // them before it returns.
+        // SAFETY: [kernel] The caller guarantees that the function is sound for these slots, this
+        // shape and this stream. `parameters` points to the slots of each parameter, and the driver
+        // copies them before it returns.
         unsafe {
             ffi::cuLaunchKernel(
                 function.map_or(null_mut(), |f| f.as_ptr().cast()),
@@ -238,8 +239,8 @@ impl Cuda {
 /// The slot in which a kernel stores its function on device `ordinal`; `None` if it has no such
 /// slot.
 pub(crate) fn cached(kernel: &Kernel, ordinal: usize) -> Option<&AtomicPtr<()>> {
-    // SAFETY: Only `Modules::find` stores to a slot, and it stores the kernel's function on the
-    // device of that ordinal.
+    // SAFETY: [kernel] Only `Modules::find` stores to a slot, and it stores the kernel's function
+    // on the device of that ordinal.
     unsafe { kernel.functions() }.get(ordinal)
 }
 

@@ -16,8 +16,8 @@ impl Cuda {
         let (mut free, mut total) = (0, 0);
         let (mut reserved, mut used) = (0u64, 0u64);
         use sys::CUmemPool_attribute_enum as a;
-        // SAFETY: `enter` made the context current, and `open` made the pool. Each call stores into
-        // its own variable, and both attributes are 64-bit integers.
+        // SAFETY: [call] `enter` made the context current, and `open` made the pool. Each call
+        // stores into its own variable, and both attributes are 64-bit integers.
         unsafe {
             ffi::cuMemGetInfo_v2(&mut free, &mut total)?;
             ffi::cuMemPoolGetAttribute(self.pool, a::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, (&raw mut reserved).cast())?;
@@ -30,8 +30,8 @@ impl Cuda {
     /// can.
     pub(crate) fn reach(&self, other: &Cuda) -> Result<(), Failure> {
         let mut possible: c_int = 0;
-        // SAFETY: `open` got both devices from the driver and made the pool. `access` is plain data
-        // that the driver reads during the call, and `possible` takes one integer.
+        // SAFETY: [call] `open` got both devices from the driver and made the pool. `access` is
+        // plain data that the driver reads during the call, and `possible` takes one integer.
         unsafe {
             ffi::cuDeviceCanAccessPeer(&mut possible, self.device, other.device)?;
             if possible != 0 {
@@ -67,8 +67,8 @@ impl Cuda {
             return Err(Failure::Driver { call: "cuMemAllocFromPoolAsync", code: ffi::OUT_OF_MEMORY });
         }
         let mut p = 0;
-        // SAFETY: `enter` made the context current. `open` made the pool and `new_stream` the
-        // stream, and nothing destroys them. The call stores one address in `p`.
+        // SAFETY: [alive] `enter` made the context current. `open` made the pool and `new_stream`
+        // the stream, and nothing destroys them. The call stores one address in `p`.
         unsafe { ffi::cuMemAllocFromPoolAsync(&mut p, bytes, self.pool, s.0) }?;
         Ok(p)
     }
@@ -76,8 +76,8 @@ impl Cuda {
     /// Gives the pool's spare memory back to the system.
     pub(crate) fn trim(&self) -> Result<(), Failure> {
         let _current = self.enter()?;
-        // SAFETY: `enter` made the context current, and `open` made the pool, which is never
-        // destroyed.
+        // SAFETY: [alive] `enter` made the context current, and `open` made the pool, which is
+        // never destroyed.
         unsafe { ffi::cuMemPoolTrimTo(self.pool, 0) }
     }
 
@@ -89,8 +89,8 @@ impl Cuda {
     #[inline]
     pub(crate) unsafe fn free(&self, s: Stream, addr: u64) -> Result<(), Failure> {
         let _current = self.enter()?;
-        // SAFETY: The caller frees an allocation of the pool once, after all its uses in stream
-        // order.
+        // SAFETY: [free] The caller frees an allocation of the pool once, after all its uses in
+        // stream order.
         unsafe { ffi::cuMemFreeAsync(addr, s.0) }
     }
 
@@ -103,7 +103,7 @@ impl Cuda {
         if combined {
             flags |= sys::CU_MEMHOSTALLOC_WRITECOMBINED;
         }
-        // SAFETY: `enter` made the context current. The call stores one address in `p`.
+        // SAFETY: [call] `enter` made the context current. The call stores one address in `p`.
         unsafe { ffi::cuMemHostAlloc(&mut p, bytes, flags) }?;
         NonNull::new(p.cast()).ok_or(Failure::Driver { call: "cuMemHostAlloc", code: ffi::OUT_OF_MEMORY })
     }
@@ -115,7 +115,8 @@ impl Cuda {
     /// any more.
     pub(crate) unsafe fn host_free(&self, p: NonNull<u8>) -> Result<(), Failure> {
         let _current = self.enter()?;
-        // SAFETY: The caller frees memory of `host_alloc` once, and nothing uses it any more.
+        // SAFETY: [free] The caller frees memory of `host_alloc` once, and nothing uses it any
+        // more.
         unsafe { ffi::cuMemFreeHost(p.as_ptr().cast()) }
     }
 
@@ -126,7 +127,7 @@ impl Cuda {
     pub(crate) unsafe fn host_register(&self, p: NonNull<u8>, bytes: usize) -> Result<(), Failure> {
         let _current = self.enter()?;
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        // SAFETY: The caller passes an allocated range.
+        // SAFETY: [owner] The caller passes an allocated range.
         unsafe { ffi::cuMemHostRegister_v2(p.as_ptr().cast(), bytes, flags) }
     }
 
@@ -136,7 +137,7 @@ impl Cuda {
     /// [`host_register`](Self::host_register) took `p`, and no device uses the memory any more.
     pub(crate) unsafe fn host_unregister(&self, p: NonNull<u8>) -> Result<(), Failure> {
         let _current = self.enter()?;
-        // SAFETY: The caller passes registered memory that no device uses any more.
+        // SAFETY: [free] The caller passes registered memory that no device uses any more.
         unsafe { ffi::cuMemHostUnregister(p.as_ptr().cast()) }
     }
 
@@ -144,8 +145,8 @@ impl Cuda {
     pub(crate) fn host_on_device(&self, p: u64) -> Result<u64, Failure> {
         let _current = self.enter()?;
         let mut on_device = 0;
-        // SAFETY: `enter` made the context current. The call stores one address, and returns an
-        // error if `p` is not in page-locked memory.
+        // SAFETY: [call] `enter` made the context current. The call stores one address, and returns
+        // an error if `p` is not in page-locked memory.
         unsafe { ffi::cuMemHostGetDevicePointer_v2(&mut on_device, p as usize as *mut _, 0) }?;
         Ok(on_device)
     }
@@ -163,7 +164,8 @@ impl Cuda {
         from: *const u8,
         bytes: usize,
     ) -> Result<(), Failure> {
-        // SAFETY: The caller passes two valid ranges whose other uses `s` orders with the copy.
+        // SAFETY: [order] The caller passes two valid ranges whose other uses `s` orders with the
+        // copy.
         unsafe { call_on!(self, s, cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, s.0)) }
     }
 
@@ -173,7 +175,8 @@ impl Cuda {
     /// The same as for [`copy_to_device`](Self::copy_to_device).
     #[inline]
     pub(crate) unsafe fn copy_to_host(&self, s: Stream, to: *mut u8, from: u64, bytes: usize) -> Result<(), Failure> {
-        // SAFETY: The caller passes two valid ranges whose other uses `s` orders with the copy.
+        // SAFETY: [order] The caller passes two valid ranges whose other uses `s` orders with the
+        // copy.
         unsafe { call_on!(self, s, cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, s.0)) }
     }
 
@@ -183,7 +186,8 @@ impl Cuda {
     /// The same as for [`copy_to_device`](Self::copy_to_device).
     #[inline]
     pub(crate) unsafe fn copy(&self, s: Stream, to: u64, from: u64, bytes: usize) -> Result<(), Failure> {
-        // SAFETY: The caller passes two valid ranges whose other uses `s` orders with the copy.
+        // SAFETY: [order] The caller passes two valid ranges whose other uses `s` orders with the
+        // copy.
         unsafe { call_on!(self, s, cuMemcpyDtoDAsync_v2(to, from, bytes, s.0)) }
     }
 
@@ -204,13 +208,13 @@ impl Cuda {
         bytes: usize,
     ) -> Result<(), Failure> {
         if self.reaches(to_device) && self.reaches(from_device) {
-            // SAFETY: The caller passes two valid ranges whose other uses `s` orders with the copy.
-            // This device accesses the pools of both.
+            // SAFETY: [order] The caller passes two valid ranges whose other uses `s` orders with
+            // the copy. This device accesses the pools of both.
             return unsafe { self.copy(s, to, from, bytes) };
         }
         let _current = self.enter()?;
-        // SAFETY: The caller passes two valid ranges with their devices, whose other uses `s`
-        // orders with the copy. Both contexts are retained for the life of the process.
+        // SAFETY: [order] The caller passes two valid ranges with their devices, whose other uses
+        // `s` orders with the copy. Both contexts are retained for the life of the process.
         unsafe { ffi::cuMemcpyPeerAsync(to, to_device.context, from, from_device.context, bytes, s.0) }
     }
 
@@ -243,8 +247,8 @@ impl Cuda {
                 WidthInBytes: bytes,
                 Height: rows,
             };
-            // SAFETY: The caller passes valid rows whose other uses `s` orders with the copy. The
-            // driver reads `copy` during the call.
+            // SAFETY: [order] The caller passes valid rows whose other uses `s` orders with the
+            // copy. The driver reads `copy` during the call.
             return unsafe { call_on!(self, s, cuMemcpy2DAsync_v2(&copy, s.0)) };
         }
         let copy = sys::CUDA_MEMCPY3D {
@@ -274,8 +278,8 @@ impl Cuda {
             Height: rows,
             Depth: planes,
         };
-        // SAFETY: The caller passes valid rows whose other uses `s` orders with the copy. The
-        // driver reads `copy` during the call.
+        // SAFETY: [order] The caller passes valid rows whose other uses `s` orders with the copy.
+        // The driver reads `copy` during the call.
         unsafe { call_on!(self, s, cuMemcpy3DAsync_v2(&copy, s.0)) }
     }
 
@@ -295,8 +299,9 @@ impl Cuda {
         count: usize,
     ) -> Result<(), Failure> {
         let _current = self.enter()?;
-        // SAFETY: The caller passes aligned memory for `count` strides whose other uses `s` orders
-        // with the fill. The strided functions write rows of one pattern, `stride` bytes apart.
+        // SAFETY: [order] The caller passes aligned memory for `count` strides whose other uses `s`
+        // orders with the fill. The strided functions write rows of one pattern, `stride` bytes
+        // apart.
         unsafe {
             if stride != pattern.size() {
                 return match pattern {

@@ -69,8 +69,8 @@ fn initialize() -> Result<()> {
     guard::permitted()?; // outside `get_or_init`, so that a refusal is not kept
     DRIVER
         .get_or_init(|| {
-            // SAFETY: This loads the driver's library and runs its initializers. NVIDIA's library
-            // allows that at any time, on any thread.
+            // SAFETY: [symbol] This loads the driver's library and runs its initializers. NVIDIA's
+            // library allows that at any time, on any thread.
             if !unsafe { sys::is_culib_present() } {
                 return Err(match unloadable() {
                     Some(reason) => Error::DriverFailed { reason },
@@ -79,8 +79,8 @@ fn initialize() -> Result<()> {
                     },
                 });
             }
-            // SAFETY: The library is loaded (checked above), and every driver has these two
-            // functions. `cuInit` may be called at any time. `cuDriverGetVersion` stores one
+            // SAFETY: [symbol] The library is loaded (checked above), and every driver has these
+            // two functions. `cuInit` may be called at any time. `cuDriverGetVersion` stores one
             // integer in `version`.
             let (started, version) = unsafe {
                 let mut version: c_int = 0;
@@ -106,14 +106,14 @@ fn initialize() -> Result<()> {
 fn unloadable() -> Option<String> {
     #[cfg(target_os = "linux")]
     {
-        // SAFETY: The text ends in NUL. Loading is allowed as `initialize` says.
+        // SAFETY: [symbol] The text ends in NUL. Loading is allowed as `initialize` says.
         let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
         if library.is_null() {
-            // SAFETY: The call may be made at any time.
+            // SAFETY: [call] The call may be made at any time.
             let text = unsafe { libc::dlerror() };
             if !text.is_null() {
-                // SAFETY: `text` is not null, so it points to a NUL-terminated string, which lasts
-                // until the next call of this thread to the loader.
+                // SAFETY: [call] `text` is not null, so it points to a NUL-terminated string, which
+                // lasts until the next call of this thread to the loader.
                 let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
                 // A library that the driver's library needs and that is not there has its own name
                 // in front.
@@ -136,7 +136,7 @@ fn hidden() -> Option<String> {
 pub(crate) fn count() -> Result<usize> {
     initialize()?;
     let mut n: c_int = 0;
-    // SAFETY: `initialize` has started the driver. The call stores one integer in `n`.
+    // SAFETY: [call] `initialize` has started the driver. The call stores one integer in `n`.
     unsafe { ffi::cuDeviceGetCount(&mut n) }?;
     match hidden().filter(|_| n <= 0) {
         Some(value) => Err(Error::HiddenDevices { value }),
@@ -173,10 +173,11 @@ pub(crate) struct Cuda {
     pub(crate) info: Info,
 }
 
-// SAFETY: The raw pointers are handles of the CUDA driver, which may be used from every thread.
+// SAFETY: [thread] The raw pointers are handles of the CUDA driver, which may be used from every
+// thread.
 unsafe impl Send for Cuda {}
-// SAFETY: The handles may be used from several threads at once (CUDA driver API, thread safety).
-// The other fields are `Sync`.
+// SAFETY: [thread] The handles may be used from several threads at once (CUDA driver API, thread
+// safety). The other fields are `Sync`.
 unsafe impl Sync for Cuda {}
 
 /// A stream of the driver. One that `new_stream` made is never destroyed, and one that `adopt` took
@@ -193,26 +194,26 @@ impl Stream {
     }
 }
 
-// SAFETY: A stream is a handle of the CUDA driver, which may be used from every thread.
+// SAFETY: [thread] A stream is a handle of the CUDA driver, which may be used from every thread.
 unsafe impl Send for Stream {}
-// SAFETY: CUDA allows several threads to use one stream at once.
+// SAFETY: [thread] CUDA allows several threads to use one stream at once.
 unsafe impl Sync for Stream {}
 
 /// An event of the driver, which this value owns. [`Cuda::destroy_event`] destroys it.
 #[derive(Debug)]
 pub(crate) struct Event(sys::CUevent);
-// SAFETY: An event is a handle of the CUDA driver, which may be used from every thread.
+// SAFETY: [thread] An event is a handle of the CUDA driver, which may be used from every thread.
 unsafe impl Send for Event {}
-// SAFETY: CUDA allows several threads to use one event at once.
+// SAFETY: [thread] CUDA allows several threads to use one event at once.
 unsafe impl Sync for Event {}
 
 /// An executable graph, which this value owns. [`Cuda::destroy_graph`] destroys it.
 #[derive(Debug)]
 pub(crate) struct Graph(sys::CUgraphExec);
-// SAFETY: A graph is a handle of the CUDA driver, which may be used from every thread.
+// SAFETY: [thread] A graph is a handle of the CUDA driver, which may be used from every thread.
 unsafe impl Send for Graph {}
-// SAFETY: CUDA forbids two launches of one graph at the same time. `launch_graph` takes `&mut
-// Graph`, so shared references do not launch.
+// SAFETY: [thread] CUDA forbids two launches of one graph at the same time. `launch_graph` takes
+// `&mut Graph`, so shared references do not launch.
 unsafe impl Sync for Graph {}
 
 /// Keeps the device's context current on this thread until dropped.
@@ -224,9 +225,9 @@ impl Drop for Current {
     fn drop(&mut self) {
         if self.pushed {
             let mut old = null_mut();
-            // SAFETY: `enter` pushed the context (`pushed` is set). Each `Current` is a local
-            // variable of one call of this module, so it is dropped on the same thread. The call
-            // stores one handle in `old`.
+            // SAFETY: [call] `enter` pushed the context (`pushed` is set). Each `Current` is a
+            // local variable of one call of this module, so it is dropped on the same thread. The
+            // call stores one handle in `old`.
             let _ = unsafe { ffi::cuCtxPopCurrent_v2(&mut old) };
         }
     }
@@ -234,7 +235,7 @@ impl Drop for Current {
 
 fn attribute(device: sys::CUdevice, a: sys::CUdevice_attribute) -> Result<u32, Failure> {
     let mut v: c_int = 0;
-    // SAFETY: `cuDeviceGet` returned the device. The call stores one integer in `v`.
+    // SAFETY: [call] `cuDeviceGet` returned the device. The call stores one integer in `v`.
     unsafe { ffi::cuDeviceGetAttribute(&mut v, a, device) }?;
     Ok(v.max(0) as u32)
 }
@@ -253,9 +254,9 @@ impl Cuda {
         let mut uuid = [0u8; 16];
         let mut memory = 0usize;
         let mut version: c_int = 0;
-        // SAFETY: `count` has started the driver, and the ordinal is below the count (checked
-        // above). Each call stores into its own variable, and the length passed for the name is
-        // that of the array.
+        // SAFETY: [call] `count` has started the driver, and the ordinal is below the count
+        // (checked above). Each call stores into its own variable, and the length passed for the
+        // name is that of the array.
         unsafe {
             ffi::cuDeviceGet(&mut device, ordinal as c_int)?;
             ffi::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as c_int, device)?;
@@ -271,8 +272,9 @@ impl Cuda {
         // If this thread has no context, make this one current and leave it, as the CUDA runtime
         // does. Then calls on this thread need not push it.
         let mut current = null_mut();
-        // SAFETY: The first call stores this thread's context in `current`. The second makes a
-        // context current that `cuDevicePrimaryCtxRetain` returned and that is never released.
+        // SAFETY: [alive] The first call stores this thread's context in `current`. The second
+        // makes a context current that `cuDevicePrimaryCtxRetain` returned and that is never
+        // released.
         unsafe {
             ffi::cuCtxGetCurrent(&mut current)?;
             if current.is_null() {
@@ -302,9 +304,9 @@ impl Cuda {
         };
         let _current = cuda.enter()?;
         let mut keep = u64::MAX;
-        // SAFETY: `enter` made the context current. Each call stores into its own variable. `props`
-        // is plain data, for which zero means "default", and `keep` is the 64-bit integer that this
-        // attribute takes.
+        // SAFETY: [call] `enter` made the context current. Each call stores into its own variable.
+        // `props` is plain data, for which zero means "default", and `keep` is the 64-bit integer
+        // that this attribute takes.
         unsafe {
             ffi::cuCtxGetStreamPriorityRange(&mut cuda.info.priorities.0, &mut cuda.info.priorities.1)?;
             let mut props: sys::CUmemPoolProps = std::mem::zeroed();
@@ -327,12 +329,12 @@ impl Cuda {
     #[inline]
     fn enter(&self) -> Result<Current, Failure> {
         let mut current = null_mut();
-        // SAFETY: `open` has started the driver. The call stores one handle in `current`.
+        // SAFETY: [call] `open` has started the driver. The call stores one handle in `current`.
         unsafe { ffi::cuCtxGetCurrent(&mut current) }?;
         if current == self.context {
             return Ok(Current { pushed: false });
         }
-        // SAFETY: `open` retained the primary context, and nothing releases it.
+        // SAFETY: [alive] `open` retained the primary context, and nothing releases it.
         unsafe { ffi::cuCtxPushCurrent_v2(self.context) }?;
         Ok(Current { pushed: true })
     }
@@ -346,7 +348,7 @@ impl Cuda {
     pub(crate) fn new_stream(&self, priority: i32) -> Result<Stream, Failure> {
         let _current = self.enter()?;
         let mut s = null_mut();
-        // SAFETY: `enter` made the context current. The call stores one handle in `s`.
+        // SAFETY: [call] `enter` made the context current. The call stores one handle in `s`.
         unsafe {
             ffi::cuStreamCreateWithPriority(
                 &mut s,
@@ -371,7 +373,7 @@ impl Cuda {
         };
         let _current = self.enter()?;
         let mut context = null_mut();
-        // SAFETY: The caller promises that the stream exists. The call stores one handle in
+        // SAFETY: [alive] The caller promises that the stream exists. The call stores one handle in
         // `context`.
         unsafe { ffi::cuStreamGetCtx(raw, &mut context) }?;
         Ok((context == self.context).then_some(Stream(raw)))
@@ -380,20 +382,20 @@ impl Cuda {
     /// The priority that the driver gave the stream.
     pub(crate) fn priority(&self, s: Stream) -> Result<i32, Failure> {
         let mut priority: c_int = 0;
-        // SAFETY: `new_stream` made the stream, and nothing destroys it. The call stores one
-        // integer in `priority`.
+        // SAFETY: [alive] `new_stream` made the stream, and nothing destroys it. The call stores
+        // one integer in `priority`.
         unsafe { call_on!(self, s, cuStreamGetPriority(s.0, &mut priority)) }?;
         Ok(priority)
     }
 
     pub(crate) fn synchronize(&self, s: Stream) -> Result<(), Failure> {
-        // SAFETY: `new_stream` made the stream, and nothing destroys it.
+        // SAFETY: [alive] `new_stream` made the stream, and nothing destroys it.
         unsafe { call_on!(self, s, cuStreamSynchronize(s.0)) }
     }
 
     /// Whether all work of the stream is done.
     pub(crate) fn query(&self, s: Stream) -> Result<bool, Failure> {
-        // SAFETY: `new_stream` made the stream, and nothing destroys it.
+        // SAFETY: [alive] `new_stream` made the stream, and nothing destroys it.
         ready(unsafe { call_on!(self, s, cuStreamQuery(s.0)) })
     }
 
@@ -401,7 +403,7 @@ impl Cuda {
         let _current = self.enter()?;
         let mut e = null_mut();
         let flags = if timed { 0 } else { sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as c_uint };
-        // SAFETY: `enter` made the context current. The call stores one handle in `e`.
+        // SAFETY: [call] `enter` made the context current. The call stores one handle in `e`.
         unsafe { ffi::cuEventCreate(&mut e, flags) }?;
         Ok(Event(e))
     }
@@ -409,7 +411,7 @@ impl Cuda {
     /// Destroys an event. The driver keeps it until pending work has passed it.
     pub(crate) fn destroy_event(&self, e: Event) {
         if let Ok(_current) = self.enter() {
-            // SAFETY: `new_event` made the event, and this call owns it, so nobody uses it
+            // SAFETY: [once] `new_event` made the event, and this call owns it, so nobody uses it
             // afterwards. If the call fails, the event leaks.
             let _ = unsafe { ffi::cuEventDestroy_v2(e.0) };
         }
@@ -417,24 +419,24 @@ impl Cuda {
 
     #[inline]
     pub(crate) fn record(&self, e: &Event, s: Stream) -> Result<(), Failure> {
-        // SAFETY: Both handles are valid: `new_event` made the event, which `e` borrows, and
-        // streams are never destroyed.
+        // SAFETY: [alive] Both handles are valid: `new_event` made the event, which `e` borrows,
+        // and streams are never destroyed.
         unsafe { call_on!(self, s, cuEventRecord(e.0, s.0)) }
     }
 
     /// Makes the stream wait for the event, which may be another device's.
     #[inline]
     pub(crate) fn wait(&self, s: Stream, e: &Event) -> Result<(), Failure> {
-        // SAFETY: Both handles are valid: `new_event` made the event, which `e` borrows, and
-        // streams are never destroyed.
+        // SAFETY: [alive] Both handles are valid: `new_event` made the event, which `e` borrows,
+        // and streams are never destroyed.
         unsafe { call_on!(self, s, cuStreamWaitEvent(s.0, e.0, 0)) }
     }
 
     /// Records the event on `from` and makes `to` wait for it. Both are streams of this device.
     #[inline]
     pub(crate) fn hand_off(&self, e: &Event, from: Stream, to: Stream) -> Result<(), Failure> {
-        // SAFETY: All handles are valid: `new_event` made the event, which `e` borrows, and streams
-        // are never destroyed.
+        // SAFETY: [alive] All handles are valid: `new_event` made the event, which `e` borrows, and
+        // streams are never destroyed.
         unsafe {
             call_on!(self, from, cuEventRecord(e.0, from.0))?;
             call_on!(self, to, cuStreamWaitEvent(to.0, e.0, 0))
@@ -442,12 +444,14 @@ impl Cuda {
     }
 
     pub(crate) fn event_done(&self, e: &Event) -> Result<bool, Failure> {
-        // SAFETY: `new_event` made the event, which `e` borrows, so it is not destroyed meanwhile.
+        // SAFETY: [alive] `new_event` made the event, which `e` borrows, so it is not destroyed
+        // meanwhile.
         ready(unsafe { call_anywhere!(self, cuEventQuery(e.0)) })
     }
 
     pub(crate) fn event_synchronize(&self, e: &Event) -> Result<(), Failure> {
-        // SAFETY: `new_event` made the event, which `e` borrows, so it is not destroyed meanwhile.
+        // SAFETY: [alive] `new_event` made the event, which `e` borrows, so it is not destroyed
+        // meanwhile.
         unsafe { call_anywhere!(self, cuEventSynchronize(e.0)) }
     }
 
@@ -455,8 +459,8 @@ impl Cuda {
     pub(crate) fn elapsed(&self, start: &Event, end: &Event) -> Result<Option<f32>, Failure> {
         let _current = self.enter()?;
         let mut ms = 0.0;
-        // SAFETY: `new_event` made both events, which are borrowed. The call stores one number in
-        // `ms`, and the driver returns an error if one of them has no time.
+        // SAFETY: [alive] `new_event` made both events, which are borrowed. The call stores one
+        // number in `ms`, and the driver returns an error if one of them has no time.
         Ok(ready(unsafe { ffi::cuEventElapsedTime(&mut ms, start.0, end.0) })?.then_some(ms))
     }
 
@@ -467,8 +471,8 @@ impl Cuda {
     /// for the whole context would invalidate it, and is never made here.
     pub(crate) fn begin_capture(&self, s: Stream) -> Result<(), Failure> {
         let _current = self.enter()?;
-        // SAFETY: `enter` made the context current. `new_stream` made the stream, and nothing
-        // destroys it.
+        // SAFETY: [alive] `enter` made the context current. `new_stream` made the stream, and
+        // nothing destroys it.
         unsafe { ffi::cuStreamBeginCapture_v2(s.0, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) }
     }
 
@@ -481,22 +485,22 @@ impl Cuda {
             Err(failure) => return (Err(failure), false),
         };
         let mut graph = null_mut();
-        // SAFETY: `enter` made the context current, and `new_stream` made the stream. The call
-        // stores one handle in `graph`, which is null if the capture is not valid.
+        // SAFETY: [alive] `enter` made the context current, and `new_stream` made the stream. The
+        // call stores one handle in `graph`, which is null if the capture is not valid.
         let ended = unsafe { ffi::cuStreamEndCapture(s.0, &mut graph) };
         let usable = !self.is_capturing(s);
         let (mut executable, mut nodes) = (null_mut(), 0);
         let made = ended.and_then(|()| {
-            // SAFETY: `cuStreamEndCapture` succeeded, so `graph` is valid. Each call stores into
-            // its own variable, and a null list asks for the number of nodes only.
+            // SAFETY: [call] `cuStreamEndCapture` succeeded, so `graph` is valid. Each call stores
+            // into its own variable, and a null list asks for the number of nodes only.
             unsafe {
                 ffi::cuGraphGetNodes(graph, null_mut(), &mut nodes)?;
                 ffi::cuGraphInstantiateWithFlags(&mut executable, graph, 0)
             }
         });
         if !graph.is_null() {
-            // SAFETY: `cuStreamEndCapture` gave the graph to this function alone, which does not
-            // use it again. The executable graph is a copy.
+            // SAFETY: [once] `cuStreamEndCapture` gave the graph to this function alone, which does
+            // not use it again. The executable graph is a copy.
             let _ = unsafe { ffi::cuGraphDestroy(graph) };
         }
         (made.map(|()| (Graph(executable), nodes)), usable)
@@ -505,7 +509,7 @@ impl Cuda {
     /// Whether the stream is in a capture, or that is not known.
     pub(crate) fn is_capturing(&self, s: Stream) -> bool {
         let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED as c_uint;
-        // SAFETY: `new_stream` made the stream. The call stores one number in `status`.
+        // SAFETY: [alive] `new_stream` made the stream. The call stores one number in `status`.
         let asked = self.enter().and_then(|_current| unsafe { ffi::cuStreamIsCapturing(s.0, &mut status) });
         asked.is_err() || status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint
     }
@@ -518,15 +522,15 @@ impl Cuda {
     #[inline]
     pub(crate) unsafe fn launch_graph(&self, s: Stream, graph: &mut Graph) -> Result<(), Failure> {
         let _current = self.enter()?;
-        // SAFETY: The caller guarantees that each captured call is sound on this stream now. `&mut`
-        // excludes a second launch of the graph at the same time, which CUDA forbids.
+        // SAFETY: [graph] The caller guarantees that each captured call is sound on this stream
+        // now. `&mut` excludes a second launch of the graph at the same time, which CUDA forbids.
         unsafe { ffi::cuGraphLaunch(graph.0, s.0) }
     }
 
     /// Destroys a graph. The driver keeps it until its pending launches are done.
     pub(crate) fn destroy_graph(&self, graph: Graph) {
         if let Ok(_current) = self.enter() {
-            // SAFETY: `end_capture` made the graph, and this call owns it, so nobody uses it
+            // SAFETY: [once] `end_capture` made the graph, and this call owns it, so nobody uses it
             // afterwards. If the call fails, the graph leaks.
             let _ = unsafe { ffi::cuGraphExecDestroy(graph.0) };
         }
@@ -540,8 +544,8 @@ impl Cuda {
     /// wait.
     pub(crate) unsafe fn wait_value(&self, s: Stream, flag: *const u32, value: u32) -> Result<(), Failure> {
         let _current = self.enter()?;
-        // SAFETY: The caller keeps the page-locked word allocated until the stream has passed the
-        // wait, and page-locked memory has the same address on the device.
+        // SAFETY: [alive] The caller keeps the page-locked word allocated until the stream has
+        // passed the wait, and page-locked memory has the same address on the device.
         unsafe {
             ffi::cuStreamWaitValue32_v2(
                 s.0,
@@ -564,8 +568,8 @@ impl Cuda {
         data: *mut c_void,
     ) -> Result<(), Failure> {
         let _current = self.enter()?;
-        // SAFETY: `new_stream` made the stream. The caller guarantees that the driver may call
-        // `f(data)` once from a thread of its own.
+        // SAFETY: [alive] `new_stream` made the stream. The caller guarantees that the driver may
+        // call `f(data)` once from a thread of its own.
         unsafe { ffi::cuLaunchHostFunc(s.0, Some(f), data) }
     }
 }
@@ -590,7 +594,7 @@ mod tests {
         as_host_function(|| {
             assert!(matches!(count(), Err(Error::InHostFunction)));
             let mut n = 0;
-            // SAFETY: The guard refuses the call before it looks for the driver.
+            // SAFETY: [call] The guard refuses the call before it looks for the driver.
             let refused = unsafe { ffi::cuDeviceGetCount(&mut n) };
             assert!(matches!(refused, Err(Failure::Forbidden(Forbidden::HostFunction))), "{refused:?}");
         });

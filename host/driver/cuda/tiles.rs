@@ -18,9 +18,9 @@ impl Cuda {
         use sys::CUtensorMapSwizzle_enum::CU_TENSOR_MAP_SWIZZLE_128B as SWIZZLE;
         let _current = self.enter()?; // the driver wants a context even for this
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
-        // SAFETY: `map` has the alignment that its type states, and the call stores the map there.
-        // The arrays have three extents, two strides, and three extents and strides of the box, as
-        // rank 3 requires, and rank 2 reads fewer. The driver checks their values.
+        // SAFETY: [call] `map` has the alignment that its type states, and the call stores the map
+        // there. The arrays have three extents, two strides, and three extents and strides of the
+        // box, as rank 3 requires, and rank 2 reads fewer. The driver checks their values.
         unsafe {
             ffi::cuTensorMapEncodeTiled(
                 &mut map,

@@ -63,8 +63,8 @@ fn exchange(mode: c_uint) -> Option<c_uint> {
     }
     let swap = || {
         let mut mode = mode;
-        // SAFETY: The driver was started, because a device is open. The call reads and stores one
-        // number.
+        // SAFETY: [call] The driver was started, because a device is open. The call reads and
+        // stores one number.
         unsafe { cuThreadExchangeStreamCaptureMode(&mut mode) }.map(|()| mode)
     };
     let swapped = match swap() {
@@ -77,11 +77,11 @@ fn exchange(mode: c_uint) -> Option<c_uint> {
 
 /// Runs `f` while the context is current on this thread.
 fn with_context<T>(context: CUcontext, f: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    // SAFETY: The context is that of an open device, which is never released.
+    // SAFETY: [alive] The context is that of an open device, which is never released.
     unsafe { cuCtxPushCurrent_v2(context) }?;
     let result = f();
     let mut popped = null_mut();
-    // SAFETY: It takes back the context that was pushed above. The call stores one handle.
+    // SAFETY: [call] It takes back the context that was pushed above. The call stores one handle.
     unsafe { cuCtxPopCurrent_v2(&mut popped) }?;
     result
 }

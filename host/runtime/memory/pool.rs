@@ -66,10 +66,10 @@ impl std::fmt::Debug for Registered {
     }
 }
 
-// SAFETY: The block owns its memory, as a `Box` does, and page-locked memory is valid on every
-// thread.
+// SAFETY: [thread] The block owns its memory, as a `Box` does, and page-locked memory is valid on
+// every thread.
 unsafe impl Send for PinnedBlock {}
-// SAFETY: A shared reference gives the address only, and no access to the memory.
+// SAFETY: [thread] A shared reference gives the address only, and no access to the memory.
 unsafe impl Sync for PinnedBlock {}
 
 impl Block for PinnedBlock {
@@ -137,7 +137,7 @@ struct Free {
     ptr: NonNull<u8>,
     allocation: u64,
 }
-// SAFETY: The value owns its memory, and page-locked memory is valid on every thread.
+// SAFETY: [thread] The value owns its memory, and page-locked memory is valid on every thread.
 unsafe impl Send for Free {}
 
 /// A block, and the events that must complete before it is free.
@@ -431,7 +431,8 @@ impl Device {
             return Ok(None);
         };
         let _wait = self.host_wait(HostWait::PinnedAllocation);
-        // SAFETY: The vector is dropped after `unregister` only, and its elements are initialized.
+        // SAFETY: [owner] The vector is dropped after `unregister` only, and its elements are
+        // initialized.
         if let Err(error) = self.seen(unsafe { self.driver().host_register(ptr, bytes) }) {
             return Err(Returned::new(error, ManuallyDrop::into_inner(elements)));
         }
@@ -444,7 +445,8 @@ impl Device {
     /// Makes registered memory ordinary again, and drops the vector that it is of. If the device
     /// cannot be called, the vector leaks.
     fn unregister(self, memory: Free, elements: Registered) {
-        // SAFETY: `page_lock` registered the memory, and `once` has waited for all uses of it.
+        // SAFETY: [free] `page_lock` registered the memory, and `once` has waited for all uses of
+        // it.
         if self.ensure_usable().is_ok() && self.seen(unsafe { self.driver().host_unregister(memory.ptr) }).is_ok() {
             (elements.0)();
         } else {
@@ -456,8 +458,8 @@ impl Device {
     /// leaks.
     fn free_pinned(self, block: Free, bytes: usize) {
         if self.ensure_usable().is_ok() {
-            // SAFETY: `new_pinned` of this device made the block with this capacity. Its pool
-            // removed it from the free blocks and calls this once, so nothing uses it.
+            // SAFETY: [free] `new_pinned` of this device made the block with this capacity. Its
+            // pool removed it from the free blocks and calls this once, so nothing uses it.
             let _ = unsafe { self.driver().host_free(block.ptr, bytes) };
         }
     }

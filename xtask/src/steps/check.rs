@@ -79,12 +79,12 @@ pub(crate) fn tools() -> Result<(), String> {
 }
 
 /// Installs packages of Debian for root, and tells everybody else to.
-fn install(packages: &[&str]) -> Result<(), String> {
+pub(super) fn install(packages: &[&str]) -> Result<(), String> {
     let packages = packages.join(" ");
     if output(&mut words("id -u")).is_ok_and(|user| user.trim() != "0") || need("apt-get", "Debian's").is_err() {
-        return Err(format!(
-            "missing: apt-get install {packages}; or, for some compiler of kernels: rustup component add rust-src"
-        ));
+        let or = "; or, for some compiler of kernels: rustup component add rust-src";
+        let or = if packages.contains("rust") { or } else { "" };
+        return Err(format!("missing: apt-get install {packages}{or}"));
     }
     line("apt-get update -q")?;
     let install = format!("apt-get install -y -q --no-install-recommends {packages}");
