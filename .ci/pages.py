@@ -55,6 +55,8 @@ def check_links(pages):
                 yield f"{page}: {link} is not there"
             elif anchor and target.endswith(".md") and anchor not in anchors(read(target)):
                 yield f"{page}: {target} has no heading #{anchor}"
+            if page.startswith("docs/") and target.endswith(".md") and not target.startswith("docs/"):
+                yield f"{page}: {link} is no page of the book, which takes it for one: link to its folder"
 
 
 def check_book(docs):

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use safetensors::Dtype;
 use thalweg::{Device, Error, OpenedDevice};
-use thalweg_loader::DecodeBackend;
+use thalweg_loader::{AlphaRule, DecodeBackend, DepthRule, OrientationRule, PhotoOptions};
 use thalweg_vision::TokenParams;
 
 #[derive(Debug, Args)]
@@ -56,6 +56,10 @@ pub(crate) struct DecodeArg {
     /// The most pixels of a photograph: a small file may claim many. The default is Pillow's limit
     #[arg(long, value_name = "N", default_value_t = PIXEL_LIMIT, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_pixels: u64,
+
+    /// The rules for photographs that are not upright, opaque and of 8 bits.
+    #[arg(skip)]
+    pub(crate) photo: PhotoOptions,
 }
 
 /// The most pixels of a photograph if nothing else is said.
@@ -316,9 +320,61 @@ pub(crate) struct ProcessArgs {
     #[arg(long, value_name = "NAME", default_value = "f32")]
     pub(crate) precision: Precision,
 
+    /// Turn photographs as EXIF and XMP say, or leave their rows as they are stored, as Pillow does
+    #[arg(long, value_name = "NAME", default_value = "applied")]
+    pub(crate) orient: Orient,
+
+    /// Drop alpha, as Pillow does, or blend over white, as qwen_vl_utils and vLLM do
+    #[arg(long, value_name = "NAME", default_value = "drop")]
+    pub(crate) alpha: Alpha,
+
+    /// Round samples of 16 bits to 8 bits, or make of them what Pillow does: it cuts gray at 255
+    #[arg(long, value_name = "NAME", default_value = "rounded")]
+    pub(crate) depth: Depth,
+
     /// Print one JSON document on standard output instead of the summary
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl ProcessArgs {
+    /// The rules for photographs that are not upright, opaque and of 8 bits.
+    pub(crate) fn photo(&self) -> PhotoOptions {
+        let orientation = match self.orient {
+            Orient::Applied => OrientationRule::Applied,
+            Orient::Stored => OrientationRule::Stored,
+        };
+        let alpha = match self.alpha {
+            Alpha::Drop => AlphaRule::Drop,
+            Alpha::White => AlphaRule::White,
+        };
+        let depth = match self.depth {
+            Depth::Rounded => DepthRule::Rounded,
+            Depth::Pillow => DepthRule::Pillow,
+        };
+        PhotoOptions::default().with_orientation(orientation).with_alpha(alpha).with_depth(depth)
+    }
+}
+
+/// Whether the orientation of a photograph counts.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Orient {
+    Applied,
+    Stored,
+}
+
+/// The color of transparent pixels.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Alpha {
+    Drop,
+    White,
+}
+
+/// The level of samples of 16 bits.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Depth {
+    Rounded,
+    Pillow,
 }
 
 /// A family of models.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{ExtendedColorType, ImageEncoder, RgbImage};
 use thalweg::{Device, Stream, stream_tags};
-use thalweg_loader::DecodeBackend;
+use thalweg_loader::{DecodeBackend, PhotoOptions};
 use thalweg_vision::Image;
 use thalweg_vision::augment::{AugmentInput, Augmentation, Crop, Parameters};
 
@@ -73,8 +73,11 @@ fn options(args: &AugmentArgs) -> Result<Augmentation, String> {
 
 /// Decodes all images. One that cannot be decoded is an error.
 fn read(args: &AugmentArgs, device: Device) -> Result<Vec<Image>, String> {
-    let mut photos =
-        Photos::open(device, &args.images, &DecodeArg { place: DecodeBackend::Host, max_pixels: PIXEL_LIMIT })?;
+    let mut photos = Photos::open(
+        device,
+        &args.images,
+        &DecodeArg { place: DecodeBackend::Host, max_pixels: PIXEL_LIMIT, photo: PhotoOptions::default() },
+    )?;
     let mut images = Vec::new();
     while let Some(chunk) = photos.next_chunk(3)? {
         if let Some((index, error)) = chunk.failures.into_iter().next() {

@@ -85,7 +85,7 @@ pub(crate) struct Photos {
     paths: Vec<PathBuf>,
     loader: Loader<PathBuf>,
     on_device: bool,
-    pixel_limit: u64,
+    decode: DecodeArg,
     /// The counts of the loaders before this one.
     earlier: Decoded,
 }
@@ -101,13 +101,17 @@ impl Photos {
         // Standard input can be read once only, and a device without memory for a photograph is a
         // reason to read it again.
         let on_device = decode.place.on(device.kind()) && paths.iter().all(|path| path.as_os_str() != STDIN);
-        let pixel_limit = decode.max_pixels;
-        let loader = Self::start(device, &paths, on_device, pixel_limit)?;
-        Ok(Self { device, paths, loader, on_device, pixel_limit, earlier: Decoded::default() })
+        let loader = Self::start(device, &paths, on_device, decode)?;
+        Ok(Self { device, paths, loader, on_device, decode: *decode, earlier: Decoded::default() })
     }
 
-    fn start(device: Device, paths: &[PathBuf], on_device: bool, pixel_limit: u64) -> Result<Loader<PathBuf>, String> {
-        let (decode, upload) = match (on_device, device.kind()) {
+    fn start(
+        device: Device,
+        paths: &[PathBuf],
+        on_device: bool,
+        decode: &DecodeArg,
+    ) -> Result<Loader<PathBuf>, String> {
+        let (backend, upload) = match (on_device, device.kind()) {
             // Those who use the photographs upload them.
             (false, _) => (DecodeBackend::Host, UploadMode::Off),
             (true, DeviceKind::Cpu) => (DecodeBackend::Device, UploadMode::Sequential),
@@ -118,10 +122,11 @@ impl Photos {
             .with_batch_size(1)
             .with_prefetch(CHUNK_IMAGES)
             .with_pinned_budget(PINNED_BYTES)
-            .with_pixel_limit(pixel_limit)
+            .with_pixel_limit(decode.max_pixels)
+            .with_photo(decode.photo)
             .with_upload_streams(STREAMS)
             .with_upload(upload)
-            .with_decode(decode);
+            .with_decode(backend);
         Loader::new(device, Source::files(paths, read), options).map_err(|e| e.to_string())
     }
 
@@ -176,7 +181,7 @@ impl Photos {
                     if self.on_device =>
                 {
                     let (position, decoded) = (self.loader.state(), self.decoded());
-                    self.loader = Self::start(self.device, &self.paths, false, self.pixel_limit)?;
+                    self.loader = Self::start(self.device, &self.paths, false, &self.decode)?;
                     self.loader.resume(position).map_err(|e| e.to_string())?;
                     (self.on_device, self.earlier) = (false, decoded);
                     if !inputs.is_empty() {

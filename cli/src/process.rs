@@ -177,7 +177,7 @@ impl<'a, E: Stored> Run<'a, E> {
 
     /// Decodes and processes all photographs.
     fn read(&mut self) -> Result<(), String> {
-        let decode = DecodeArg { place: self.args.decode, max_pixels: PIXEL_LIMIT };
+        let decode = DecodeArg { place: self.args.decode, max_pixels: PIXEL_LIMIT, photo: self.args.photo() };
         let mut photos = Photos::open(self.device, &self.args.images, &decode)?;
         while let Some(chunk) = photos.next_chunk(3)? {
             chunk.failures.into_iter().for_each(|(index, error)| self.fail(index, error));

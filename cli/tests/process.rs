@@ -90,3 +90,31 @@ fn what_cannot_be_done_is_named() {
     assert_eq!(Tokens::read(&out).i32("cu_seqlens").1.len(), 2);
     process(&[&good], &qwen, &bench.folder.path().join("no/x.safetensors")).expect(1, &["there is no folder"]);
 }
+
+#[test]
+fn orientation_alpha_and_depth_are_what_the_options_say() {
+    let bench = Bench::new();
+    let turned = testkit::files::repository("tests/golden/jpeg/exif6.jpg");
+    let clear = bench.file("clear.png", png(image::RgbaImage::from_pixel(40, 40, image::Rgba([0, 0, 0, 0]))));
+    let deep = image::ImageBuffer::from_pixel(40, 40, image::Luma([1000_u16]));
+    let deep = bench.file("deep.png", png(image::DynamicImage::from(deep)));
+    let run = |name: &str, options: &[&str]| {
+        let out = bench.folder.path().join(name);
+        let arguments = [&["--model", "siglip", "--size", "16", "--json"], options].concat();
+        let run = process(&[&turned, &clear, &deep], &arguments, &out).expect(0, &[]);
+        let report: serde_json::Value = serde_json::from_str(&run.out).expect("JSON");
+        let side = |key: &str| report["images"][0][key].as_u64().expect("a number");
+        let (_, numbers) = Tokens::read(&out).f32("pixel_values");
+        ([side("height"), side("width")], numbers)
+    };
+    let ([height, width], plain) = run("plain.safetensors", &[]);
+    let ([rows, columns], other) =
+        run("other.safetensors", &["--orient", "stored", "--alpha", "white", "--depth", "pillow"]);
+    assert_eq!([rows, columns], [width, height]);
+    let image = 3 * 16 * 16;
+    // SigLIP maps 0 to -1 and 255 to 1. The nearest 8-bit level of 1000 is 4.
+    assert!(plain[image..2 * image].iter().all(|v| *v == -1.0), "{}", plain[image]);
+    assert!(other[image..2 * image].iter().all(|v| *v == 1.0), "{}", other[image]);
+    assert!(plain[2 * image..].iter().all(|v| *v < -0.96), "{}", plain[2 * image]);
+    assert!(other[2 * image..].iter().all(|v| *v == 1.0), "{}", other[2 * image]);
+}

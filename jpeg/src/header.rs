@@ -1,5 +1,7 @@
 //! The parser of a file's segments. It allocates nothing that grows with what a file claims.
 
+use std::ops::Range;
+
 use thalweg::Size;
 
 use crate::error::{JpegError, Unsupported};
@@ -251,6 +253,24 @@ impl<'a> Parser<'a> {
             [high, low] => Ok(u32::from(u16::from_be_bytes([high, low]))),
             _ => Err(self.broken("the restart interval has another length than 2 bytes")),
         }
+    }
+
+    /// Returns where the contents of the segments are that may say an orientation.
+    pub(crate) fn remarks(file: &[u8]) -> Vec<Range<usize>> {
+        let mut parser = Parser { file, at: 2 };
+        let mut found = Vec::new();
+        while let Ok(marker) = parser.marker() {
+            match marker {
+                0x01 | 0xD0..=0xD7 => {}
+                0xDA => break,
+                _ => match parser.remark() {
+                    Ok(content) if marker == 0xE1 => found.push(parser.at - content.len()..parser.at),
+                    Ok(_) => {}
+                    Err(_) => break,
+                },
+            }
+        }
+        found
     }
 
     fn file(mut self) -> Result<Header, JpegError> {

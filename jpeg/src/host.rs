@@ -11,7 +11,7 @@ mod transform;
 use crate::bits::{Bits, Segment, Table};
 use crate::entropy::{BY_ROWS, Block, sequential};
 use crate::error::{JpegError, Unsupported};
-use crate::header::{Header, check_end};
+use crate::header::{Header, Parser, check_end};
 use crate::orientation::place;
 use crate::scans::{self, Steps, restart};
 use crate::wide::wide;
@@ -52,6 +52,20 @@ pub fn outline(file: &[u8]) -> Result<Outline, JpegError> {
         _ => None,
     };
     Ok(Outline { height, width, host_only, scratch: scratch(&header, file) })
+}
+
+/// Takes the orientation out of a file, which is then decoded as its rows are stored: writes zeros
+/// over the segments that may say one. What is broken stays as it is.
+///
+/// ```
+/// let mut file = *b"\xFF\xD8\xFF\xE1\x00\x0AExif\0\0II\xFF\xDA";
+/// thalweg_jpeg::clear_orientation(&mut file);
+/// assert_eq!(file, *b"\xFF\xD8\xFF\xE1\x00\x0A\0\0\0\0\0\0\0\0\xFF\xDA");
+/// ```
+pub fn clear_orientation(file: &mut [u8]) {
+    for range in Parser::remarks(file) {
+        file[range].fill(0);
+    }
 }
 
 /// Decodes JPEG files on the host, one after another.

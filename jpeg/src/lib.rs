@@ -59,5 +59,5 @@ pub use decoder::{
 };
 pub use error::{JpegError, Unsupported};
 pub use header::dimensions;
-pub use host::{HostDecoder, Outline, outline};
+pub use host::{HostDecoder, Outline, clear_orientation, outline};
 pub use plan::ReservedFile;

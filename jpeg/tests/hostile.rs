@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use thalweg::{AnyStream, Device, DeviceKind};
-use thalweg_jpeg::{DecodedImage, Decoder, HostDecoder, JpegError, Unsupported};
+use thalweg_jpeg::{DecodedImage, Decoder, HostDecoder, JpegError, Unsupported, clear_orientation, outline};
 
 use crate::encoder::{Kind, Layout, encode, encode_as};
 use crate::support::{decode, decode_on_host, golden_folder, on_each_device};
@@ -174,6 +174,10 @@ fn mutated_files_are_errors_or_pixels() {
                     });
                     for (i, ((file, found), rgb)) in views.iter().zip(&found).zip(rgb).enumerate() {
                         let here = decode_on_host(&mut host, file);
+                        let mut stored = file.to_vec();
+                        clear_orientation(&mut stored);
+                        let heads = [&stored, *file].map(|file| outline(file).map(drop));
+                        assert!(heads[0] == heads[1], "batch {batch}, file {i}: {heads:?}");
                         match found {
                             Ok(image) => {
                                 let there = ([image.height, image.width], rgb);

@@ -12,9 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use thalweg::{Activity, DeviceSlice, Error, LiveBrand, Result, Size, Stream};
-use thalweg_jpeg::{Decoder, JpegError, ReservedFile};
+use thalweg_jpeg::{Decoder, JpegError, ReservedFile, clear_orientation};
 
-use crate::DecodeError;
 use crate::assembly::Assembly;
 use crate::batch::{byte_ranges, padded};
 use crate::error::SampleError;
@@ -23,6 +22,7 @@ use crate::lock;
 use crate::photo::{MAX_FILE, decode_photo};
 use crate::queue::{Queue, decoded};
 use crate::staging;
+use crate::{DecodeError, OrientationRule};
 
 /// The most pixels that one call of the decoder gets. Its coefficients are counted in 32 bits.
 const MOST_PIXELS: u64 = 1 << 29;
@@ -41,6 +41,9 @@ impl ImageSink<'_> {
         let mut memory = self.memory(length)?;
         let bytes = memory.bytes_mut();
         staging::fill(file, 0, length, length, bytes).map_err(SampleError::file("read it"))?;
+        if self.scratch.photo.orientation == OrientationRule::Stored {
+            clear_orientation(bytes);
+        }
         let outline = thalweg_jpeg::outline(bytes).map_err(SampleError::from)?;
         let (height, width) = (outline.height, outline.width);
         self.scratch.allow(height, width)?;

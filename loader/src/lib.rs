@@ -72,6 +72,7 @@ mod monitor;
 mod options;
 #[cfg(feature = "image")]
 mod photo;
+mod photo_options;
 mod pieces;
 mod poll;
 mod queue;
@@ -97,6 +98,7 @@ pub use loader_state::LoaderState;
 pub use options::{DecodeBackend, LoaderOptions, Shard, UploadMode};
 #[cfg(feature = "image")]
 pub use photo::{decode_photo, read_photo};
+pub use photo_options::{AlphaRule, DepthRule, OrientationRule, PhotoOptions};
 pub use source::{Sample, Source};
 pub use stats::{StageStats, Stats};
 pub use upload_plan::UploadPlan;

@@ -5,6 +5,8 @@ use std::thread;
 
 use thalweg::{Error, Result, Timeline};
 
+use crate::PhotoOptions;
+
 /// The way in which batches come to the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UploadMode {
@@ -163,6 +165,8 @@ pub struct LoaderOptions {
     /// The most pixels of a photograph (`read_photo`): a small file may claim many. Default 178 956
     /// 970, from where on Pillow refuses an image, too.
     pub pixel_limit: u64,
+    /// The rules for a photograph (`read_photo`) that is not upright, opaque and of 8 bits.
+    pub photo: PhotoOptions,
     /// The fraction of device memory in use, by any process, above which the loader logs a warning.
     /// Default 0.9.
     pub device_warning: f64,
@@ -194,6 +198,7 @@ impl Default for LoaderOptions {
             pinned_budget: usize::MAX,
             scratch_budget: 1 << 30,
             pixel_limit: 178_956_970,
+            photo: PhotoOptions::default(),
             device_warning: 0.9,
             device_warning_bytes: u64::MAX,
             pinned_warning: 4 << 30,

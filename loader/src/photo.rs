@@ -4,6 +4,7 @@
 //! - Gray is replicated and a palette is looked up. Alpha is dropped, not blended, so the color
 //!   under transparent pixels counts.
 //! - 16-bit samples become `(v * 255 + 32767) / 65535` in integers, the nearest 8-bit value.
+//! - `PhotoOptions` has other rules for alpha, for samples of 16 bits and for orientations.
 //! - A JPEG has the pixels of libjpeg-turbo, and CMYK and YCCK become RGB as Pillow converts them.
 //!   ICC profiles, gamma and chromaticities are ignored: samples are taken as sRGB.
 //! - The orientation of EXIF, or else that of XMP, is applied, wherever Pillow finds it in a JPEG,
@@ -12,17 +13,19 @@
 //! - A broken file, and one that stops before its end marker, is an error, even if a viewer would
 //!   show a part of it.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{Cursor, Read};
 use std::path::Path;
 
 use image::codecs::{png::PngDecoder, webp::WebPDecoder};
-use image::{ColorType, ImageDecoder, ImageError, ImageFormat, Limits};
+use image::{ColorType, ExtendedColorType, ImageDecoder, ImageError, ImageFormat, Limits};
+use thalweg_jpeg::clear_orientation;
 use thalweg_jpeg::orientation::place;
 
 use crate::error::SampleError;
 use crate::image_sink::{ImageSink, zeros};
-use crate::{DecodeError, metadata};
+use crate::{AlphaRule, DecodeError, DepthRule, OrientationRule, metadata};
 
 /// The largest height and width.
 const MAX_SIDE: u32 = 16384;
@@ -43,7 +46,8 @@ const WEBP_BYTES: usize = 6;
 /// extension, of 1 to 16384 pixels a side.
 ///
 /// Gray is replicated, alpha is dropped, 16-bit samples are rounded to 8 bits, and the EXIF
-/// orientation is applied. Color profiles and gamma are ignored. A JPEG, and any image that is
+/// orientation is applied, unless [`PhotoOptions`](crate::PhotoOptions) say otherwise. Color
+/// profiles and gamma are ignored. A JPEG, and any image that is
 /// upright 8-bit RGB already, is decoded straight into the sink. With the feature `jpeg-device`,
 /// the device may decode JPEG files, to the same bits: see
 /// [`LoaderOptions::decode`](crate::LoaderOptions).
@@ -116,12 +120,16 @@ fn broken(error: ImageError) -> SampleError {
 
 /// Decodes a JPEG into the sink.
 fn jpeg(bytes: &[u8], sink: &mut ImageSink<'_>) -> Result<(), DecodeError> {
-    let outline = thalweg_jpeg::outline(bytes).map_err(SampleError::from)?;
+    let mut bytes = Cow::Borrowed(bytes);
     let scratch = sink.scratch;
+    if scratch.photo.orientation == OrientationRule::Stored {
+        clear_orientation(bytes.to_mut());
+    }
+    let outline = thalweg_jpeg::outline(&bytes).map_err(SampleError::from)?;
     scratch.allow(outline.height, outline.width)?;
     let pixels = sink.rgb(outline.height, outline.width)?;
     let _share = scratch.take(outline.scratch)?;
-    scratch.jpeg(|decoder| decoder.decode(bytes, pixels)).map_err(SampleError::from)?;
+    scratch.jpeg(|decoder| decoder.decode(&bytes, pixels)).map_err(SampleError::from)?;
     sink.host_jpeg = true;
     Ok(())
 }
@@ -141,7 +149,9 @@ fn upright(
     }
     let scratch = sink.scratch;
     scratch.allow(height, width)?;
-    let color = decoder.color_type();
+    let rules = scratch.photo;
+    let orientation = if rules.orientation == OrientationRule::Stored { 1 } else { orientation };
+    let (color, stored) = (decoder.color_type(), decoder.original_color_type());
     let [rows, columns] = if orientation >= 5 { [width, height] } else { [height, width] };
     // First of all: a pinned budget refuses an image before the decoder takes memory for it.
     let pixels = sink.rgb(rows, columns)?;
@@ -159,7 +169,11 @@ fn upright(
     decoder.read_image(&mut samples).map_err(broken)?;
     let narrow = |pair: [u8; 2]| {
         let v = u32::from(u16::from_ne_bytes(pair));
-        ((v * 255 + 32767) / 65535) as u8
+        match (rules.depth, stored) {
+            (DepthRule::Rounded, _) => ((v * 255 + 32767) / 65535) as u8,
+            (DepthRule::Pillow, ExtendedColorType::L16) => v.min(255) as u8,
+            (DepthRule::Pillow, _) => (v >> 8) as u8,
+        }
     };
     let (gray, step, is_wide) = match color {
         ColorType::L8 => (true, 1, false),
@@ -179,14 +193,25 @@ fn upright(
     for y in 0..size[0] {
         for x in 0..size[1] {
             let first = step * (y * size[1] + x);
-            let sample = |i: usize| match (if gray { first } else { first + i }, is_wide) {
-                (at, false) => samples[at],
-                (at, true) => narrow([samples[2 * at], samples[2 * at + 1]]),
+            let sample = |at: usize| match is_wide {
+                false => samples[at],
+                true => narrow([samples[2 * at], samples[2 * at + 1]]),
             };
-            to[place(orientation, size, y, x)] = [sample(0), sample(1), sample(2)];
+            let mut rgb = [0, 1, 2].map(|i| sample(if gray { first } else { first + i }));
+            if rules.alpha == AlphaRule::White && matches!(step, 2 | 4) {
+                rgb = rgb.map(|v| over_white(v, sample(first + step - 1)));
+            }
+            to[place(orientation, size, y, x)] = rgb;
         }
     }
     Ok(())
+}
+
+/// Blends a sample over white.
+fn over_white(v: u8, alpha: u8) -> u8 {
+    let (v, alpha) = (u32::from(v), u32::from(alpha));
+    let sum = v * alpha + 255 * (255 - alpha) + 128;
+    (((sum >> 8) + sum) >> 8) as u8
 }
 
 /// Whether the chunks of a PNG reach `IEND`. The decoder does not check this: it stops once it has

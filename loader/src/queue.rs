@@ -79,7 +79,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
         let window = options.prefetch.saturating_add(options.decode_threads.div_ceil(options.batch_size));
         let state = State::new(Self::order(&options, len, 0), source);
         let staging = Staging::new(&options);
-        let scratch = Scratch::new(options.scratch_budget, options.pixel_limit);
+        let scratch = Scratch::new(&options);
         let (work, done, turns) = <(Condvar, Condvar, Condvar)>::default();
         Self {
             options,

@@ -3,6 +3,7 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
+use crate::LoaderOptions;
 use crate::error::SampleError;
 use crate::lock;
 
@@ -15,6 +16,9 @@ const KEPT: usize = 8 << 20;
 pub(crate) struct Scratch {
     budget: usize,
     pixel_limit: u64,
+    /// The rules for photographs that are not upright, opaque and of 8 bits.
+    #[cfg(feature = "image")]
+    pub(crate) photo: crate::PhotoOptions,
     used: Mutex<usize>,
     freed: Condvar,
     /// Decoders that no thread uses.
@@ -37,10 +41,12 @@ impl Drop for Share<'_> {
 }
 
 impl Scratch {
-    pub(crate) fn new(budget: usize, pixel_limit: u64) -> Self {
+    pub(crate) fn new(options: &LoaderOptions) -> Self {
         Self {
-            budget,
-            pixel_limit,
+            budget: options.scratch_budget,
+            pixel_limit: options.pixel_limit,
+            #[cfg(feature = "image")]
+            photo: options.photo,
             used: Mutex::default(),
             freed: Condvar::new(),
             #[cfg(feature = "image")]
@@ -86,13 +92,17 @@ impl Scratch {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use super::Scratch;
+    use super::{LoaderOptions, Scratch};
 
     /// Many threads want more than there is. They never have more than that together, and all get
     /// their turn.
     #[test]
     fn shares_stay_within_the_budget() {
-        let (scratch, most, turns) = (Scratch::new(100, u64::MAX), AtomicUsize::new(0), AtomicUsize::new(0));
+        let (scratch, most, turns) = (
+            Scratch::new(&LoaderOptions::default().with_scratch_budget(100)),
+            AtomicUsize::new(0),
+            AtomicUsize::new(0),
+        );
         std::thread::scope(|scope| {
             for thread in 0..8 {
                 let (scratch, most, turns) = (&scratch, &most, &turns);

@@ -10,6 +10,7 @@ mod fork;
 mod jpeg;
 mod memory;
 mod order;
+mod photos;
 mod poll;
 mod position;
 mod prefetch;
