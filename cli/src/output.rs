@@ -8,10 +8,11 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use safetensors::{Dtype, SafeTensorError};
 use serde_json::Value;
 use tempfile::NamedTempFile;
@@ -102,6 +103,21 @@ pub(crate) fn print(text: &str) -> Result<(), String> {
 /// handling.
 pub(crate) fn say(line: fmt::Arguments<'_>) {
     _ = io::stderr().write_fmt(format_args!("{line}\n"));
+}
+
+/// The bar of work on photographs.
+pub(crate) const IMAGES: &str = "{bar:40} {pos}/{len} images  {elapsed}  {wide_msg}";
+
+/// Returns a bar on standard error. It is drawn on a terminal only, and not if the run is quiet.
+pub(crate) fn bar(len: usize, template: &str, quiet: bool) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(len as u64), ProgressDrawTarget::hidden());
+    if io::stderr().is_terminal() && !quiet {
+        bar.set_draw_target(ProgressDrawTarget::stderr());
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+    }
+    bar
 }
 
 /// Checks that a file can be written. A run calls it before the work whose result goes there.

@@ -179,7 +179,9 @@ impl<'a, E: Stored> Run<'a, E> {
     fn read(&mut self) -> Result<(), String> {
         let decode = DecodeArg { place: self.args.decode, max_pixels: PIXEL_LIMIT, photo: self.args.photo() };
         let mut photos = Photos::open(self.device, &self.args.images, &decode)?;
+        let bar = output::bar(self.args.images.len(), output::IMAGES, false);
         while let Some(chunk) = photos.next_chunk(3)? {
+            bar.inc(chunk.failures.len() as u64);
             chunk.failures.into_iter().for_each(|(index, error)| self.fail(index, error));
             let sizes = chunk.pixels.sizes();
             let made: Vec<_> = match chunk.pixels {
@@ -191,8 +193,10 @@ impl<'a, E: Stored> Run<'a, E> {
                     Ok(pixel_values) => self.done.push(Done { index, size, pixel_values }),
                     Err(error) => self.fail(index, error.to_string()),
                 }
+                bar.inc(1);
             }
         }
+        bar.finish_and_clear();
         self.done.sort_by_key(|done| done.index);
         self.failures.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(())

@@ -5,12 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use thalweg::{Device, DeviceKind, Error, Returned, Size};
 use thalweg_vision::{Head, Image, Query, TokenSet};
 
@@ -65,13 +63,7 @@ fn process(args: &TokensArgs, inputs: &[Input], runner: &mut Runner<'_>, report:
     fs::create_dir_all(&args.out).map_err(|e| format!("--out {}: cannot make this folder: {e}", args.out.display()))?;
     output::finish_writing_on_interrupt()?;
 
-    let bar = ProgressBar::with_draw_target(Some(inputs.len() as u64), ProgressDrawTarget::hidden());
-    if std::io::stderr().is_terminal() && !args.quiet {
-        bar.set_draw_target(ProgressDrawTarget::stderr());
-        if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} images  {elapsed}  {wide_msg}") {
-            bar.set_style(style);
-        }
-    }
+    let bar = output::bar(inputs.len(), output::IMAGES, args.quiet);
     let mut photos = Photos::open(runner.device, inputs.iter().map(|input| &input.path), &args.decode)?;
     let mut writing = Duration::ZERO;
     let mut fail =

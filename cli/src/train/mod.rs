@@ -20,12 +20,11 @@ mod scaling;
 pub(crate) mod settings;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use thalweg::simt::bf16;
@@ -121,16 +120,9 @@ impl Run<'_> {
         if self.leads && !self.args.quiet { output::print(&line()) } else { Ok(()) }
     }
 
-    /// Makes a bar on a terminal, unless the run is quiet.
+    /// Makes a bar, which only rank 0 draws.
     fn bar(&self, len: usize, template: &str) -> ProgressBar {
-        let bar = ProgressBar::with_draw_target(Some(len as u64), ProgressDrawTarget::hidden());
-        if std::io::stderr().is_terminal() && self.leads && !self.args.quiet {
-            bar.set_draw_target(ProgressDrawTarget::stderr());
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style);
-            }
-        }
-        bar
+        output::bar(len, template, !self.leads || self.args.quiet)
     }
 }
 
@@ -395,7 +387,7 @@ fn fit<S: LiveBrand, C: LiveBrand, E: thalweg_train::Precision>(
             break;
         }
         let begin = Instant::now();
-        let bar = run.bar(set.learn.len(), "{bar:40} {pos}/{len} images  {elapsed}  {wide_msg}");
+        let bar = run.bar(set.learn.len(), output::IMAGES);
         let mut order: Vec<usize> = (0..set.learn.len()).collect();
         shuffle(&mut order, seed, epoch);
         let (mut sum, mut seen, mut unread) = (0.0, 0, VecDeque::with_capacity(UNREAD + 1));

@@ -103,9 +103,8 @@ pub(crate) fn release() -> Result<(), String> {
 }
 
 pub(crate) fn benchmarks() -> Result<(), String> {
-    let benches =
-        "cargo test --locked --no-run --bench roofline --bench decode --bench host --bench device --bench overlap";
-    let built = build(benches)?;
+    let names = ["roofline", "decode", "host", "host_path", "device", "overlap"].map(|name| format!(" --bench {name}"));
+    let built = build(&format!("cargo test --locked --no-run{}", names.concat()))?;
     let bench = |folder: &str, name: &str, arguments: &[&str]| {
         run(cpu(program(&built, folder, "bench", name)?.args(arguments)))
     };
@@ -113,6 +112,7 @@ pub(crate) fn benchmarks() -> Result<(), String> {
     bench("jpeg", "decode", &[])?;
     bench("jpeg", "host", &[])?;
     bench("processor", "device", &[])?;
+    bench("processor", "host_path", &[])?;
     bench("train", "overlap", &[])
 }
 
