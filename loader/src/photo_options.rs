@@ -51,7 +51,7 @@ pub enum DepthRule {
     /// The nearest one of 8 bits.
     #[default]
     Rounded,
-    /// The one that `convert("RGB")` of Pillow gives: a gray sample without alpha is cut at 255, and
-    /// another one loses its low byte.
+    /// The one that `convert("RGB")` of Pillow gives: a gray sample without alpha is cut at 255,
+    /// and another one loses its low byte.
     Pillow,
 }

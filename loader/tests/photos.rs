@@ -100,7 +100,7 @@ fn alpha_over_white_is_that_of_pillow() {
 #[test]
 fn stored_rows_stay_where_they_are() {
     let mut files: Vec<_> =
-        (2..=8).map(|turn| (turn, repository(&format!("tests/golden/jpeg/exif{turn}.jpg")))).collect();
+        (2..=8).map(|turn| (turn, repository(format!("tests/golden/jpeg/exif{turn}.jpg")))).collect();
     files.push((6, repository("tests/golden/jpeg/progressive-exif6.jpg")));
     files.push((6, repository("loader/tests/images").join("turned.webp")));
     for &device in devices() {
