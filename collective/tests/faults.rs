@@ -320,10 +320,13 @@ fn a_device_that_fails_is_named() {
         comm.synchronize()
     });
     let failure = ended.into_iter().next().unwrap().unwrap_err();
-    assert!(
-        matches!(&failure, Error::Failed(Failure::LeftEarly { rank: 1, .. } | Failure::Abandoned { rank: 1, .. })),
-        "{failure}"
-    );
+    let named = match &failure {
+        Error::Failed(Failure::LeftEarly { rank, .. } | Failure::Abandoned { rank, .. }) => *rank == 1,
+        // The other one was gone before this one allocated memory.
+        Error::Device(thalweg::Error::Poisoned { cause, .. }) => cause.starts_with("rank 1 has "),
+        _ => false,
+    };
+    assert!(named, "{failure}");
 }
 
 /// A store that ends: without a comparison before the calls nobody misses it. With one, the next

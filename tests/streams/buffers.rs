@@ -1,7 +1,7 @@
 //! The steps that a buffer of either kind can take: moves, records, shares, splits, joins and
 //! drops.
 
-use thalweg::{Error, LiveBrand, QueryResult, Returned};
+use thalweg::{Error, LiveBrand, QueryResult, Returned, Shared};
 
 use super::failure::{Outcome, claim};
 use super::program::MOST;
@@ -10,6 +10,18 @@ use super::three::{Of, Streams};
 
 impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> Streams<A, B, C> {
     pub(crate) fn move_one<R: Buffer>(self, slot: &mut Slot<A, B, C, R>, t: usize, how: u8) -> Outcome {
+        if let State::Shared { readings, .. } = &mut slot.state
+            && !readings.is_empty()
+        {
+            // A reading moves to another stream as a buffer does.
+            let reading = readings.swap_remove(usize::from(how) % readings.len());
+            let moved = match how % 2 {
+                0 => self.hand::<Shared<R>>(reading, t)?,
+                _ => self.wait(t, self.record::<Shared<R>>(reading)?)?,
+            };
+            readings.push(moved);
+            return Ok(());
+        }
         self.bring(slot, t, how).map(drop)
     }
 
@@ -47,11 +59,11 @@ impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> Streams<A, B, C> {
         Ok(())
     }
 
-    pub(crate) fn read_one<R: Buffer>(self, slot: &mut Slot<A, B, C, R>, t: usize) -> Outcome {
+    pub(crate) fn read_one<R: Buffer>(self, slot: &mut Slot<A, B, C, R>, t: usize, how: u8) -> Outcome {
         if let State::Shared { handles, readings, .. } = &mut slot.state
             && let Some(shared) = handles.last()
         {
-            readings.push(self.read(t, shared)?);
+            readings.push(self.read(t, shared, how)?);
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::failure::{Outcome, equal};
 use super::three::{Of, Ordered, Readings, Streams};
 
 /// A buffer of either kind.
-pub(crate) trait Buffer: Resource {
+pub(crate) trait Buffer: Resource + Sync {
     /// Gives what the host can read of an idle buffer.
     fn look(&self) -> Option<&[u32]>;
     fn split_idle(self, n: usize) -> Vec<Self>;
@@ -187,7 +187,7 @@ impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> Streams<A, B, C> {
                 return Ok(true);
             }
             let Some(shared) = handles.last() else { return Ok(false) };
-            readings.push(self.read(t, shared)?);
+            readings.push(self.read(t, shared, how)?);
             return Ok(true);
         }
         self.bring(slot, t, how)

@@ -142,8 +142,17 @@ impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> Streams<A, B, C> {
         Ok(each!(self, x, |s, x| s.share(x)?))
     }
 
-    pub(crate) fn read<R: Resource>(self, t: usize, shared: &Shared<R>) -> Outcome<Readings<A, B, C, R>> {
-        Ok(with!(self, t, |s, of| of(s.reading(shared)?)))
+    /// Starts a reading, from a reference or by a handle of its own that is bound.
+    pub(crate) fn read<R: Resource + Sync>(
+        self,
+        t: usize,
+        shared: &Shared<R>,
+        how: u8,
+    ) -> Outcome<Readings<A, B, C, R>> {
+        match how % 3 {
+            0 => self.bind(t, shared.clone()),
+            _ => Ok(with!(self, t, |s, of| of(s.reading(shared)?))),
+        }
     }
 
     pub(crate) fn unshare<R: Resource>(

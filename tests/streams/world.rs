@@ -138,7 +138,7 @@ impl<A: LiveBrand, B: LiveBrand, C: LiveBrand> World<A, B, C> {
             41..42 => either!(land_one(slot, how)),
             42..43 => either!(query_one(slot)),
             43..48 => either!(share_one(slot, t)),
-            48..51 => either!(read_one(slot, t)),
+            48..51 => either!(read_one(slot, t, how)),
             51..53 => either!(unshare_one(slot, t)),
             53..54 if m > 0 => self.host_view(i % m),
             54..57 => either!(split_one(slots, t, how, &mut self.allocations)),
