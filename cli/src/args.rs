@@ -8,10 +8,12 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use safetensors::Dtype;
 use thalweg::{Device, Error, OpenedDevice};
 use thalweg_loader::{AlphaRule, DecodeBackend, DepthRule, OrientationRule, PhotoOptions};
+use thalweg_processor::{CLIP, ColorStatistics, HALF, IMAGENET, Resampler, Style};
 use thalweg_vision::TokenParams;
 
 #[derive(Debug, Args)]
@@ -304,77 +306,55 @@ pub(crate) struct ProcessArgs {
     pub(crate) crop: Option<u32>,
 
     /// Mean and deviation of the colors
-    #[arg(long, value_name = "NAME")]
-    pub(crate) mean: Option<Mean>,
+    #[arg(long, value_name = "NAME", value_parser = one_of(&[("clip", CLIP), ("imagenet", IMAGENET), ("half", HALF)]))]
+    pub(crate) mean: Option<ColorStatistics>,
 
     /// The library whose resize is computed: of Pillow to 12.1, 12.2 or 13, or of torch
-    #[arg(long, value_name = "NAME", default_value = "aten")]
-    pub(crate) resampler: ResamplerName,
+    #[arg(long, value_name = "NAME", default_value = "aten", value_parser = one_of(&[
+        ("pil", Resampler::Pil), ("pil-12.2", Resampler::Pil12_2), ("pil-13", Resampler::Pil13), ("aten", Resampler::Aten)
+    ]))]
+    pub(crate) resampler: Resampler,
 
     /// The processor whose rounding is computed: the slow or the fast one of transformers, or
     /// ToTensor and Normalize of torchvision
-    #[arg(long, value_name = "NAME", default_value = "fast")]
-    pub(crate) style: StyleName,
+    #[arg(long, value_name = "NAME", default_value = "fast", value_parser = one_of(&[
+        ("slow", Style::Slow), ("fast", Style::Fast), ("totensor", Style::ToTensor)
+    ]))]
+    pub(crate) style: Style,
 
     /// The format of pixel_values: 32-bit floats, IEEE halves or bfloat16
     #[arg(long, value_name = "NAME", default_value = "f32")]
     pub(crate) precision: Precision,
 
     /// Turn photographs as EXIF and XMP say, or leave their rows as they are stored, as Pillow does
-    #[arg(long, value_name = "NAME", default_value = "applied")]
-    pub(crate) orient: Orient,
+    #[arg(long, value_name = "NAME", default_value = "applied", value_parser = one_of(&[
+        ("applied", OrientationRule::Applied), ("stored", OrientationRule::Stored)
+    ]))]
+    pub(crate) orient: OrientationRule,
 
     /// Drop alpha, as Pillow does, or blend over white, as qwen_vl_utils and vLLM do
-    #[arg(long, value_name = "NAME", default_value = "drop")]
-    pub(crate) alpha: Alpha,
+    #[arg(long, value_name = "NAME", default_value = "drop", value_parser = one_of(&[
+        ("drop", AlphaRule::Drop), ("white", AlphaRule::White)
+    ]))]
+    pub(crate) alpha: AlphaRule,
 
     /// Round samples of 16 bits to 8 bits, or make of them what Pillow does: it cuts gray at 255
-    #[arg(long, value_name = "NAME", default_value = "rounded")]
-    pub(crate) depth: Depth,
+    #[arg(long, value_name = "NAME", default_value = "rounded", value_parser = one_of(&[
+        ("rounded", DepthRule::Rounded), ("pillow", DepthRule::Pillow)
+    ]))]
+    pub(crate) depth: DepthRule,
 
     /// Print one JSON document on standard output instead of the summary
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-impl ProcessArgs {
-    /// The rules for photographs that are not upright, opaque and of 8 bits.
-    pub(crate) fn photo(&self) -> PhotoOptions {
-        let orientation = match self.orient {
-            Orient::Applied => OrientationRule::Applied,
-            Orient::Stored => OrientationRule::Stored,
-        };
-        let alpha = match self.alpha {
-            Alpha::Drop => AlphaRule::Drop,
-            Alpha::White => AlphaRule::White,
-        };
-        let depth = match self.depth {
-            Depth::Rounded => DepthRule::Rounded,
-            Depth::Pillow => DepthRule::Pillow,
-        };
-        PhotoOptions::default().with_orientation(orientation).with_alpha(alpha).with_depth(depth)
-    }
-}
-
-/// Whether the orientation of a photograph counts.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Orient {
-    Applied,
-    Stored,
-}
-
-/// The color of transparent pixels.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Alpha {
-    Drop,
-    White,
-}
-
-/// The level of samples of 16 bits.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Depth {
-    Rounded,
-    Pillow,
+/// Parses one of these names to the value that it stands for.
+fn one_of<T: Copy + Send + Sync + 'static>(values: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(values.iter().map(|(name, _)| *name)).try_map(|given| {
+        let found = values.iter().find(|(name, _)| *name == given);
+        found.map(|(_, value)| *value).ok_or("there is no such name")
+    })
 }
 
 /// A family of models.
@@ -392,33 +372,6 @@ pub(crate) enum Model {
     LlavaOnevision,
     Clip,
     Siglip,
-}
-
-/// Means and deviations of colors.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Mean {
-    Clip,
-    Imagenet,
-    Half,
-}
-
-/// A library whose resize can be computed.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum ResamplerName {
-    Pil,
-    #[value(name = "pil-12.2")]
-    Pil122,
-    #[value(name = "pil-13")]
-    Pil13,
-    Aten,
-}
-
-/// A processor whose rounding can be computed.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum StyleName {
-    Slow,
-    Fast,
-    Totensor,
 }
 
 #[derive(Debug, Args)]

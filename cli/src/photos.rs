@@ -133,12 +133,12 @@ impl Photos {
     /// Says how the photographs so far were decoded.
     pub(crate) fn decoded(&self) -> Decoded {
         let (stats, mut all) = (self.loader.stats(), self.earlier.clone());
-        all.time += stats.decode + stats.device_decoding.total;
-        all.jpeg_on_device += stats.jpeg_on_device;
-        all.jpeg_on_host += stats.jpeg_on_host;
-        for (why, count) in self.loader.left_device() {
-            *all.left_device.entry(why).or_default() += count;
-        }
+        all.add(Decoded {
+            time: stats.decode + stats.device_decoding.total,
+            jpeg_on_device: stats.jpeg_on_device,
+            jpeg_on_host: stats.jpeg_on_host,
+            left_device: self.loader.left_device(),
+        });
         all
     }
 

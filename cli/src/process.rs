@@ -11,13 +11,13 @@ use std::process::ExitCode;
 use serde_json::json;
 use thalweg::simt::{bf16, f16};
 use thalweg::{Device, Event, Size, Stream, stream_tags};
+use thalweg_loader::PhotoOptions;
 use thalweg_processor::grids::WindowIndex;
 use thalweg_processor::{
-    CLIP, DeviceImage, DeviceProcessor, HALF, IMAGENET, InputElement, InputFormat, InputLayout, Processor,
-    ProcessorParams, Resampler, Style,
+    DeviceImage, DeviceProcessor, InputElement, InputFormat, InputLayout, Processor, ProcessorParams,
 };
 
-use crate::args::{DecodeArg, Mean, Model, PIXEL_LIMIT, Precision, ProcessArgs, ResamplerName, StyleName};
+use crate::args::{DecodeArg, Model, PIXEL_LIMIT, Precision, ProcessArgs};
 use crate::inputs::STDIN;
 use crate::output::Data::{F32, Half, I32, I64};
 use crate::output::{self, Data, Tensor, say};
@@ -56,25 +56,9 @@ fn params(args: &ProcessArgs) -> Result<ProcessorParams, String> {
         (None, Some(Model::Siglip)) => ProcessorParams::siglip(384),
         (None, None) => return Err("expected --model or --config".into()), // clap has asked for one
     };
-    let resampler = match args.resampler {
-        ResamplerName::Pil => Resampler::Pil,
-        ResamplerName::Pil122 => Resampler::Pil12_2,
-        ResamplerName::Pil13 => Resampler::Pil13,
-        ResamplerName::Aten => Resampler::Aten,
-    };
-    let style = match args.style {
-        StyleName::Slow => Style::Slow,
-        StyleName::Fast => Style::Fast,
-        StyleName::Totensor => Style::ToTensor,
-    };
-    let statistics = match args.mean {
-        Some(Mean::Clip) => CLIP,
-        Some(Mean::Imagenet) => IMAGENET,
-        Some(Mean::Half) => HALF,
-        None => params.statistics,
-    };
     let format = format(args, params.format.clone())?;
-    Ok(params.with_format(format).with_resampler(resampler).with_style(style).with_statistics(statistics))
+    let statistics = args.mean.unwrap_or(params.statistics);
+    Ok(params.with_format(format).with_resampler(args.resampler).with_style(args.style).with_statistics(statistics))
 }
 
 /// Changes the numbers that the options name. An option that the format does not have is an error.
@@ -177,7 +161,11 @@ impl<'a, E: Stored> Run<'a, E> {
 
     /// Decodes and processes all photographs.
     fn read(&mut self) -> Result<(), String> {
-        let decode = DecodeArg { place: self.args.decode, max_pixels: PIXEL_LIMIT, photo: self.args.photo() };
+        let photo = PhotoOptions::default()
+            .with_orientation(self.args.orient)
+            .with_alpha(self.args.alpha)
+            .with_depth(self.args.depth);
+        let decode = DecodeArg { place: self.args.decode, max_pixels: PIXEL_LIMIT, photo };
         let mut photos = Photos::open(self.device, &self.args.images, &decode)?;
         let bar = output::bar(self.args.images.len(), output::IMAGES, false);
         while let Some(chunk) = photos.next_chunk(3)? {

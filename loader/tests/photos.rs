@@ -88,9 +88,21 @@ fn alpha_over_white_is_that_of_pillow() {
     assert_eq!(decode(cpu(), &path, white).1, expected);
     let dropped: Vec<u8> = samples.as_chunks::<4>().0.iter().flat_map(|[r, g, b, _]| [*r, *g, *b]).collect();
     assert_eq!(decode(cpu(), &path, PhotoOptions::default()).1, dropped);
-    // A gray image has an alpha too, and an opaque one stays.
+    // A gray image has an alpha too. Pillow gives the nearest level for each sample and alpha.
     row(&path, ColorType::GrayscaleAlpha, BitDepth::Eight, &[200, 128, 9, 255]);
     assert_eq!(decode(cpu(), &path, white).1, [227, 227, 227, 9, 9, 9]);
+    for first in (0..=255).step_by(32) {
+        let pairs = (first..first + 32).flat_map(|alpha| (0..=255).map(move |v| [v, alpha]));
+        let pairs: Vec<[u32; 2]> = pairs.collect();
+        let samples: Vec<u8> = pairs.as_flattened().iter().map(|v| *v as u8).collect();
+        row(&path, ColorType::GrayscaleAlpha, BitDepth::Eight, &samples);
+        let made = decode(cpu(), &path, white).1;
+        for ([v, alpha], pixel) in pairs.iter().zip(made.as_chunks::<3>().0) {
+            let nearest = (f64::from(v * alpha + 255 * (255 - alpha)) / 255.0).round() as u8;
+            assert_eq!(*pixel, [nearest; 3], "{v} with alpha {alpha}");
+        }
+    }
+    // An opaque image stays.
     row(&path, ColorType::Rgb, BitDepth::Eight, &[1, 2, 3]);
     assert_eq!(decode(cpu(), &path, white).1, [1, 2, 3]);
 }

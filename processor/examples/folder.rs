@@ -113,8 +113,7 @@ impl Run {
     /// Processes all batches of an epoch, and returns the number of images.
     fn epoch(&mut self, loader: &mut Loader<PathBuf>) -> Result<usize, Box<dyn Error>> {
         let (mut under_way, mut done) = (VecDeque::new(), 0);
-        loop {
-            let Some(batch) = loader.next() else { break };
+        while let Some(batch) = loader.next() {
             let batch = match batch {
                 Ok(batch) => self.stream.wait(batch)?,
                 Err(thalweg_loader::Error::Sample { name, cause, .. }) => {

@@ -460,6 +460,12 @@ Proof.
   destruct (K l H) as [X | ->]; eauto 8.
 Qed.
 
+(* The lines that read before a step read after it. *)
+Ltac readers_stay := intros l H; left; apply in_app_iff in H; simpl in *; rewrite in_app_iff;
+  intuition discriminate.
+(* An entry of the list that a step does not change is in the list before and after it. *)
+Ltac entry_stays H := apply in_app_iff in H; apply in_app_iff; simpl; tauto.
+
 Lemma inv_quiet tr b x x' : quiet x x' -> inv tr b x -> inv tr b x'.
 Proof.
   intros Q I.
@@ -467,24 +473,22 @@ Proof.
     | l p rs due]; simpl in *; auto.
   - intros i d A T. apply host_ready. eauto.
   - eapply shared_more; [exact I | |].
-    + intros l H. left. apply in_app_iff in H. simpl in *. rewrite in_app_iff.
-      intuition discriminate.
+    + readers_stay.
     + intros u k A R a [<- | H]; [apply (R (Ended s)), in_app_iff; simpl; auto |].
-      apply R. apply in_app_iff in H. apply in_app_iff. simpl. tauto.
+      apply R; entry_stays H.
   - eapply shared_more; [exact I | |].
     + intros l H. apply in_app_iff in H. simpl in H. rewrite in_app_iff.
       destruct H as [H | [-> | H]]; auto.
       destruct l as [| s]; auto. exfalso. eapply N; eauto.
-    + intros u k A R d H. apply R. apply in_app_iff in H. apply in_app_iff. simpl. tauto.
+    + intros u k A R d H. apply R; entry_stays H.
   - destruct I as (k & A & T). intros i d Ai Ti.
     eapply ready_from; [eapply T; eauto | eapply record_ready; eauto].
   - eapply shared_more; [exact I | |].
-    + intros l H. left. apply in_app_iff in H. simpl in *. rewrite in_app_iff.
-      intuition discriminate.
+    + readers_stay.
     + intros u k A R a [<- | H].
       * destruct (R (HandedOff s t)) as (j & B & K); [apply in_app_iff; simpl; auto |].
         eapply ready_from; [exact K | eapply record_ready; eauto].
-      * apply R. apply in_app_iff in H. apply in_app_iff. simpl. tauto.
+      * apply R; entry_stays H.
   - apply I.
 Qed.
 
@@ -642,28 +646,25 @@ Section Move.
       eapply last_ready; [apply (R _ H0) | auto].
     - (* m_wait_read *)
       eapply shared_more; [eapply Sh; simpl; eauto; tauto | |].
-      + intros l H. left. apply in_app_iff in H. simpl in *. rewrite in_app_iff.
-        intuition discriminate.
+      + readers_stay.
       + intros u k A R a [<- | H].
         * destruct (R (Behind n)) as (v & j & N & K); [apply in_app_iff; simpl; auto |].
           apply new_ready; auto. eapply last_wait; eauto.
-        * apply R. apply in_app_iff in H. apply in_app_iff. simpl. tauto.
+        * apply R; entry_stays H.
     - (* m_read_hand_off *)
       eapply shared_more; [eapply Sh; simpl; eauto; tauto | |].
-      + intros l H. left. apply in_app_iff in H. simpl in *. rewrite in_app_iff.
-        intuition discriminate.
+      + readers_stay.
       + intros u k A R a [<- | H].
         * exists (length tr). split; [apply at_new |].
           eapply last_ready; [apply (R (Ended s)), in_app_iff; simpl; auto | auto].
-        * apply R. apply in_app_iff in H. apply in_app_iff. simpl. tauto.
+        * apply R; entry_stays H.
     - (* m_read_handed_off *)
       eapply shared_more; [eapply Sh; simpl; eauto; tauto | |].
-      + intros l H. left. apply in_app_iff in H. simpl in *. rewrite in_app_iff.
-        intuition discriminate.
+      + readers_stay.
       + intros u k A R a [<- | H].
         * destruct (R (HandedOff s t)) as (j & N & K); [apply in_app_iff; simpl; auto |].
           apply new_ready; auto. eapply last_own; eauto.
-        * apply R. apply in_app_iff in H. apply in_app_iff. simpl. tauto.
+        * apply R; entry_stays H.
     - (* m_unshare *)
       destruct I as (J & L & E). split; [| split].
       + eapply shared_old; [| | | exact J]; simpl; try tauto. intros s0 m X; discriminate.

@@ -58,7 +58,7 @@ BROKEN = [
      "| m_unshared l p rs : c = Wait l (Pool p) ->", "| m_unshared l p rs n : c = Wait l (Pool n) ->"),
     ("a hand_off that failed gives the value to the other stream",
      "| q_not_handed_off s t : quiet (HandingOff s t) (On s)", "| q_not_handed_off s t : quiet (HandingOff s t) (On t)"),
-    ("memory is lent again while it is freed later",
+    ("memory is allocated again while its free is still to come",
      "x = Fresh \\/ x = Freed -> move c b x (of_line l)", "x = Fresh \\/ x = Idle -> move c b x (of_line l)"),
 ]  # fmt: skip
 
