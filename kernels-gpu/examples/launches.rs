@@ -244,10 +244,11 @@ fn main() -> Result<(), LaunchError> {
         macro_rules! processed {
             ($($e:ty)*) => {$(
                 let sources = Sources { rgb: of(4), views: of(VIEW_WORDS as usize), axes: of(4), table: of::<$e>(768) };
-                let order = |side| Units { side, merge: 2, copies: 2, window: 1024 };
-                inputs(&on, &sources, order(14), out(4 * 6 * 14 * 14))?;
-                inputs(&on, &sources, order(448), out(6 * 448 * 448))?;
-                interleaved_inputs(&on, &sources, order(16), out(3 * 16 * 16))?;
+                for strips in [true, false] {
+                    let order = |side| Units { side, merge: 2, copies: 2, window: 1024, strips };
+                    inputs(&on, &sources, order(14), out(4 * 6 * 14 * 14))?;
+                    interleaved_inputs(&on, &sources, order(16), out(3 * 16 * 16))?;
+                }
             )*};
         }
         processed!(f32 bf16);

@@ -1,7 +1,8 @@
 //! Measures the way from JPEG bytes to the input of a model on a GPU: `cargo bench -p
 //! thalweg-processor --bench device -- [MODEL] BATCH FILE...`
 //!
-//! MODEL is `qwen` (Qwen2.5-VL, if it is left out), `naflex` or `siglip`. The batch has the given
+//! MODEL is `qwen` (Qwen2.5-VL, if it is left out), `qwen-1m` (with at most 1280 tokens an image),
+//! `naflex` or `siglip`. The batch has the given
 //! files in turn. First, the bits are compared with the host's path. Then each time is the median
 //! of 15 runs by the host's clock, of 8 launches one after another for the stages on the device.
 //!
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use thalweg::simt::bf16;
 use thalweg::{Device, DeviceBuffer, Event, On, Size, Stream, stream_tags};
 use thalweg_jpeg::{Decoder, HostDecoder};
-use thalweg_processor::{DeviceImage, DeviceProcessor, ModelInputs, Processor, RgbImage};
+use thalweg_processor::{DeviceImage, DeviceProcessor, InputFormat, ModelInputs, Processor, ProcessorParams, RgbImage};
 
 stream_tags!(Work);
 
@@ -49,11 +50,16 @@ fn stage<E: From<thalweg::Error>>(stream: &Stream<Work>, mut enqueue: impl FnMut
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
     let model = match arguments.first().map(String::as_str) {
-        Some("qwen" | "naflex" | "siglip") => arguments.remove(0),
+        Some("qwen" | "qwen-1m" | "naflex" | "siglip") => arguments.remove(0),
         _ => "qwen".into(),
     };
     let processor = match &*model {
         "qwen" => Processor::qwen2_5_vl(),
+        "qwen-1m" => {
+            let mut params = ProcessorParams::qwen2_vl();
+            params.format = InputFormat::Qwen { patch: 14, merge: 2, min_pixels: 3136, max_pixels: 1_003_520 };
+            Processor::new(params)?
+        }
         "naflex" => Processor::siglip2_naflex(256)?,
         _ => Processor::siglip(384)?,
     };
@@ -108,6 +114,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let time = stage(&stream, || processor.process_into(&stream, &layout, &rgb, &images, &mut to))?;
     line("pixels to pixel_values", time, pixels + written);
+    let enqueuing = median(|| {
+        stream.synchronize()?;
+        let start = Instant::now();
+        processor.process_into(&stream, &layout, &rgb, &images, &mut to)?;
+        Ok::<_, Box<dyn Error>>(start.elapsed())
+    })?;
+    println!("{:<28} {:>9.1} us, of it on the host, until it is enqueued", "", 1e6 * enqueuing);
     let compressed: usize = batch.iter().map(|file| file.len()).sum();
     let reading = median(|| {
         let start = Instant::now();

@@ -84,12 +84,6 @@ impl AxisCoefficients {
         self.taps
     }
 
-    /// Returns the words that kernels take: the bounds of each output, and then all weights.
-    pub(crate) fn words(&self) -> impl Iterator<Item = u32> {
-        let bounds = self.bounds.iter().map(|[first, count]| first | count << 16);
-        bounds.chain(self.weights.iter().map(|weight| weight.cast_unsigned()))
-    }
-
     /// Returns the number of bits of a weight behind the point.
     #[must_use]
     #[inline(always)]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use thalweg::{DeviceBuffer, DeviceSlice, Event, LiveBrand, On, Resource, Stream};
-use thalweg_kernels::processor::{self as kernels, DOWN_FIRST, Sources, Units, VIEW_WORDS};
+use thalweg_kernels::processor::{self as kernels, DOWN_FIRST, STRIP_WINDOW, Sources, Units, VIEW_WORDS};
 
 use crate::coefficients::AxisCoefficients;
 use crate::error::parameter;
@@ -20,6 +20,8 @@ const KEPT_WORDS: usize = 1 << 22;
 /// The shared memory of a block, in words: what blocks of most resizes need, and no more than lets
 /// eight of them share a multiprocessor.
 const WINDOW: Range<u32> = 64..4096;
+/// The side of a block of the kernel that takes units of any size.
+const TILE: f64 = 32.0;
 /// The parts of an upload begin at multiples of so many words.
 const ALIGNED: usize = 4;
 
@@ -93,23 +95,38 @@ pub struct DeviceProcessor<E: InputElement> {
 /// The weights of an axis, as kernels take them.
 #[derive(Debug)]
 struct PackedAxis {
-    words: Vec<u32>,
-    /// The most samples of an output, and the shift from bit 16 on.
+    records: Vec<[u32; 4]>,
+    /// The records of an output, the shift from bit 16 on, and from bit 24 on the number that the
+    /// 16-bit part of a weight counts, less 1.
     form: u32,
 }
 
 impl PackedAxis {
     /// Packs the weights. An axis without any keeps its samples.
     fn new(weights: Option<&AxisCoefficients>, samples: u32) -> Self {
-        match weights {
-            Some(weights) => {
-                Self { words: weights.words().collect(), form: weights.taps() as u32 | weights.shift() << 16 }
-            }
-            None => {
-                let bounds = (0..samples).map(|i| i | 1 << 16);
-                Self { words: bounds.chain((0..samples).map(|_| 1 << 14)).collect(), form: 1 | 14 << 16 }
-            }
+        let Some(weights) = weights else {
+            return Self { records: (0..samples).map(|i| [1 << 14, 0, 0, i | 1 << 16]).collect(), form: 1 | 14 << 16 };
+        };
+        let all = || (0..weights.outputs()).flat_map(|i| weights.weights(i));
+        // The weights of Pillow have 24 bits, those of torch 16.
+        let low = if all().all(|w| i16::try_from(*w).is_ok()) { 0 } else { 8 };
+        let groups = weights.taps().div_ceil(4).max(1);
+        let mut records = Vec::with_capacity(groups * weights.outputs());
+        for i in 0..weights.outputs() {
+            let ([first, count], weights) = (weights.bounds(i), weights.weights(i));
+            records.extend((0..groups).map(|group| {
+                let weight = |k: usize| weights.get(4 * group + k).copied().unwrap_or(0);
+                let half = |k: usize| {
+                    let half = weight(k) >> low;
+                    debug_assert!(i16::try_from(half).is_ok(), "a weight is below 2");
+                    u32::from(half as u16)
+                };
+                let byte = |k: usize| (weight(k) & ((1 << low) - 1)) as u8;
+                let pair = |k| half(k) | half(k + 1) << 16;
+                [pair(0), pair(2), u32::from_le_bytes([0, 1, 2, 3].map(byte)), first | count << 16]
+            }));
         }
+        Self { records, form: groups as u32 | weights.shift() << 16 | ((1 << low) - 1) << 24 }
     }
 }
 
@@ -131,6 +148,8 @@ struct Tables {
     axes: Range<usize>,
     table: Range<usize>,
     window: u32,
+    /// Whether strips make all units.
+    strips: bool,
 }
 
 impl<E: InputElement> DeviceProcessor<E> {
@@ -220,7 +239,13 @@ impl<E: InputElement> DeviceProcessor<E> {
             };
             let order = self.processor.order();
             let to = to.slice_mut(part.units.start * order.len()..part.units.end * order.len())?;
-            let units = Units { side: order.side, merge: order.merge, copies: order.copies, window: tables.window };
+            let units = Units {
+                side: order.side,
+                merge: order.merge,
+                copies: order.copies,
+                window: tables.window,
+                strips: tables.strips,
+            };
             match order.channels_last {
                 true => kernels::interleaved_inputs(stream, &sources, units, to)?,
                 false => kernels::inputs(stream, &sources, units, to)?,
@@ -256,7 +281,7 @@ impl<E: InputElement> DeviceProcessor<E> {
         images: &[DeviceImage],
         mut parts: Vec<Part>,
     ) -> Result<(Tables, Vec<Part>)> {
-        let mut tables = Tables { window: WINDOW.start, ..Tables::default() };
+        let mut tables = Tables { window: WINDOW.start, strips: true, ..Tables::default() };
         let views: usize = layout.plans.iter().map(|(_, plan)| plan.views.len()).sum();
         let mut axes = Vec::new();
         let mut places = HashMap::new();
@@ -273,21 +298,24 @@ impl<E: InputElement> DeviceProcessor<E> {
                         let axis = self.axis(key)?;
                         let place = *places.entry(key).or_insert_with(|| {
                             let place = axes.len() as u32;
-                            axes.extend_from_slice(&axis.words);
+                            axes.extend_from_slice(&axis.records);
                             place
                         });
                         *at = [place, axis.form];
                     }
                     let unit = start - part.units.start + view.first as usize;
                     let byte = images[*i].start - part.bytes.start;
-                    let record = self.record(plan, *view, [unit as u32, byte as u32], at);
+                    let mut record = self.record(plan, *view, [unit as u32, byte as u32], at);
+                    let band = self.band(plan.size, *view);
+                    record[15] = band.unwrap_or(0);
                     tables.words.extend(record);
+                    tables.strips &= band.is_some();
                     tables.window = tables.window.max(self.window(plan.size, *view)).min(WINDOW.end);
                 }
             }
             part.views = first..tables.words.len();
         }
-        tables.axes = append(&mut tables.words, axes.into_iter());
+        tables.axes = append(&mut tables.words, axes.into_iter().flatten());
         // As many numbers in a word as fit, the first one in its low bits.
         let word = |numbers: &[E]| numbers.iter().rev().fold(0, |word, v| word << 16 | v.bits());
         tables.table = append(&mut tables.words, self.table.chunks(4 / size_of::<E>()).map(word));
@@ -309,7 +337,7 @@ impl<E: InputElement> DeviceProcessor<E> {
             self.axes.clear();
             self.kept = 0;
         }
-        self.kept += axis.words.len();
+        self.kept += 4 * axis.records.len();
         self.axes.insert(key, axis.clone());
         Ok(axis)
     }
@@ -337,18 +365,36 @@ impl<E: InputElement> DeviceProcessor<E> {
         ]
     }
 
+    /// Returns the rows of the canvas that a strip makes at once, if strips can make the units.
+    fn band(&self, size: [u32; 2], view: View) -> Option<u32> {
+        let (order, params) = (self.processor.order(), self.processor.params());
+        let down_first = params.resampler.vertical_first(size.into(), view.resized.into());
+        if order.side > 16
+            || order.side % 2 == 1
+            || order.merge > 2
+            || order.copies > 2 && !order.channels_last
+            || down_first
+        {
+            return None;
+        }
+        let columns = (Units::strip(order.side) / order.merge * order.side).min(view.resized[1]);
+        let scale = f64::from(size[0]) / f64::from(view.resized[0]);
+        // The samples of an output, and those that rounding adds.
+        let taps = 2.0 * params.filter.support() * scale.max(1.0) + 2.0;
+        // An index of the window becomes a row by a division that is right up to 255 rows.
+        let quads = (STRIP_WINDOW / columns).min(255);
+        let fits = |rows: &u32| f64::from(rows - 1) * scale + taps <= f64::from(4 * quads);
+        (1..=order.side * order.merge).rev().find(fits)
+    }
+
     /// Returns about how many words a block needs for the levels between the passes: the outputs of
     /// the first pass times the samples of the second. Any number gives the same results.
     fn window(&self, size: [u32; 2], view: View) -> u32 {
         let (order, params) = (self.processor.order(), self.processor.params());
-        let tile = match order.side {
-            17.. => 32,
-            side => side * order.merge.min(2),
-        };
         let axis = usize::from(params.resampler.vertical_first(size.into(), view.resized.into()));
         let scale = f64::from(size[axis]) / f64::from(view.resized[axis]);
-        let samples = f64::from(tile) * scale + 2.0 * params.filter.support() * scale.max(1.0) + 2.0;
-        (samples * f64::from(tile)).min(f64::from(WINDOW.end)) as u32
+        let samples = TILE * scale + 2.0 * params.filter.support() * scale.max(1.0) + 2.0;
+        (samples * TILE).min(f64::from(WINDOW.end)) as u32
     }
 }
 

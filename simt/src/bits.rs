@@ -54,6 +54,22 @@ pub trait Bits: Copy {
     fn dp2a_hi_i32(self, a: u32, b: u32, c: i32) -> i32 {
         self.dp2a_lo_i32(a, b >> 16, c)
     }
+    /// Computes `c + low * b0 + high * b1` modulo 2^32, where `low` and `high` are the signed
+    /// 16-bit halves of `a`, and `b0` and `b1` are bytes 0 and 1 of `b`, without signs
+    /// (`dp2a.lo.s32.u32`).
+    #[must_use]
+    #[inline(always)]
+    fn dp2a_lo_i32_u32(self, a: u32, b: u32, c: i32) -> i32 {
+        let (low, high) = (i32::from(a as i16), a as i32 >> 16);
+        c.wrapping_add(low * (b & 255) as i32).wrapping_add(high * (b >> 8 & 255) as i32)
+    }
+    /// Does the same as [`dp2a_lo_i32_u32`](Bits::dp2a_lo_i32_u32) with bytes 2 and 3 of `b`
+    /// (`dp2a.hi.s32.u32`).
+    #[must_use]
+    #[inline(always)]
+    fn dp2a_hi_i32_u32(self, a: u32, b: u32, c: i32) -> i32 {
+        self.dp2a_lo_i32_u32(a, b >> 16, c)
+    }
 
     /// Makes a word of four bytes of `a` and `b` (`prmt`, `__byte_perm`). Bytes 0 to 3 are those of
     /// `a`, bytes 4 to 7 those of `b`. Bits 0 to 2 of each hexadecimal digit of `selector` name the

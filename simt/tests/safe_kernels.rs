@@ -39,6 +39,7 @@ counting! {
     columns_of_four [y(2), x(4)] (w.div_ceil(32), h.div_ceil(8)) (8, 4);
     whole_rows [x, all] (h.div_ceil(8)) (8);
     strided [stride(y), stride] (2, 3) (4, 2);
+    across_blocks [xz(2), stride(y)] (h.div_ceil(8)) (1, 8, 4);
     a_block_each [block(y), block] (w, h) (8);
     ranks_of_a_block [block, rank] (h) (4, 2, 2);
     one_thread [all, all] (2, 2, 2) (4, 2);
@@ -67,6 +68,7 @@ fn an_element_has_one_owner() {
         assert_eq!(counts!(columns_of_four h, w), once, "{h} x {w}");
         assert_eq!(counts!(whole_rows h, w), once, "{h} x {w}");
         assert_eq!(counts!(strided h, w), once, "{h} x {w}");
+        assert_eq!(counts!(across_blocks h, w), once, "{h} x {w}");
         assert_eq!(counts!(a_block_each h, w), once, "{h} x {w}");
         assert_eq!(counts!(ranks_of_a_block h, w), once, "{h} x {w}");
         // The threads that differ only in coordinates that no owner names own nothing, but one.
@@ -260,6 +262,55 @@ kernel! {
             column.cell::<1>(k).set(7);
         }
     }
+}
+
+kernel! {
+    /// Writes columns of three elements at once, from `k` on.
+    fn whole_columns(t: impl Simt, n: u32, k: u32, y: Out<u32>[n, 4] by [x, all]) grid(1) block(4)
+    {
+        if let Some(column) = y.column(t) {
+            for (i, cell) in (0..).zip(column.cells::<1, 3>(k)) {
+                cell.set(10 * column.at()[0] + i);
+            }
+        }
+    }
+}
+kernel! {
+    /// Loads the nearest element, and the sum of two neighbors, if there are two.
+    fn near(t: impl Simt, n: u32, all: u32, x: In<u32>[all], y: Out<u32>[n, 2] by [x, all]) grid(1) block(8)
+    {
+        if let Some(column) = y.column(t) {
+            let [i, _] = column.at();
+            column.cell::<1>(0).set(x.nearest(t, i));
+            column.cell::<1>(1).set(x.neighbors::<2>(t, i).map_or(0, |[a, b]| a + b));
+        }
+    }
+}
+
+#[test]
+fn one_check_is_for_all_neighbors() {
+    let y = || vec![9u32; 8];
+    let on = on();
+    for (k, expected) in [(0, [0, 1, 2, 9, 10, 11, 12, 9]), (1, [9, 0, 1, 2, 9, 10, 11, 12])] {
+        let mut columns = on.upload_blocking(&y()).unwrap();
+        whole_columns(&on, 2, k, &mut columns).unwrap();
+        assert_eq!(on.read_blocking(&columns).unwrap(), expected);
+    }
+    for k in [2, u32::MAX] {
+        let report = reported!(|on| whole_columns(&on, 2, k, &mut on.upload_blocking(&y())?));
+        says(&report, "took");
+    }
+    let near = |x: &[u32]| {
+        let mut y = on.upload_blocking(&[9u32; 10]).unwrap();
+        near(&on, 5, x.len() as u32, &on.upload_blocking(x).unwrap(), &mut y).unwrap();
+        on.read_blocking(&y).unwrap()
+    };
+    assert_eq!(near(&[5, 6, 8]), [5, 11, 6, 14, 8, 0, 8, 0, 8, 0]);
+    assert_eq!(near(&[7]), [7, 0, 7, 0, 7, 0, 7, 0, 7, 0]);
+    says(
+        &reported!(|on| self::near(&on, 1, 0, &on.upload_blocking(&[0u32; 0])?, &mut on.upload_blocking(&[0u32; 2])?)),
+        "read",
+    );
 }
 
 #[test]

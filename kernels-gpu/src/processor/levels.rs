@@ -15,7 +15,7 @@
 use thalweg_simt::safe::{Block, In, Local, Reading, Team, Thread};
 use thalweg_simt::{Bits, Simt};
 
-use super::view::{Axis, View};
+use super::view::{Axis, Records, View};
 
 /// The most pixels of a thread.
 pub(super) const PIXELS: usize = 4;
@@ -26,7 +26,7 @@ pub(super) const ACROSS: u32 = 32;
 #[derive(Clone, Copy)]
 pub(super) struct Source<'k> {
     pub(super) rgb: In<'k, [u8; 4], 1>,
-    pub(super) axes: In<'k, u32, 1>,
+    pub(super) axes: Records<'k>,
 }
 
 /// The pixels of a block on the canvas, and how its threads share them: the thread at y and z has
@@ -56,41 +56,41 @@ impl Tile {
 }
 
 /// The sums of red, green and blue.
-type Sums = [i32; 3];
+pub(super) type Sums = [i32; 3];
 
 #[inline(always)]
-fn add(sums: Sums, weight: u32, pixel: u32) -> Sums {
-    let one = |sum: i32, level: u32| sum.wrapping_add((weight as i32).wrapping_mul(level as i32));
+fn add(sums: Sums, weight: i32, pixel: u32) -> Sums {
+    let one = |sum: i32, level: u32| sum.wrapping_add(weight.wrapping_mul(level as i32));
     [one(sums[0], pixel & 255), one(sums[1], pixel >> 8 & 255), one(sums[2], pixel >> 16 & 255)]
 }
 
 /// Rounds the sums to levels, one in each byte.
 #[inline(always)]
-fn word(t: impl Bits, sums: Sums, shift: u32) -> u32 {
+pub(super) fn word(t: impl Bits, sums: Sums, shift: u32) -> u32 {
     let [r, g, b] = sums.map(|sum| sum >> shift);
     t.clamped_bytes(r, g, t.clamped_bytes(b, 0, 0))
 }
 
 /// The part of the resized image that a block needs, along an axis.
 #[derive(Clone, Copy)]
-struct Range {
-    axis: Axis,
+pub(super) struct Range {
+    pub(super) axis: Axis,
     /// The place of the resized image on the canvas.
-    at: i32,
-    first: u32,
-    end: u32,
+    pub(super) at: i32,
+    pub(super) first: u32,
+    pub(super) end: u32,
 }
 
 impl Range {
     #[inline(always)]
-    fn new(axis: Axis, at: i32, from: u32, len: u32) -> Self {
+    pub(super) fn new(axis: Axis, at: i32, from: u32, len: u32) -> Self {
         let inside = |place: u32| (i64::from(place) - i64::from(at)).clamp(0, i64::from(axis.outputs)) as u32;
         Self { axis, at, first: inside(from), end: inside(from.saturating_add(len)) }
     }
 
     /// Returns the output at a place of the canvas, if the block needs it.
     #[inline(always)]
-    fn output(self, place: u32) -> Option<u32> {
+    pub(super) fn output(self, place: u32) -> Option<u32> {
         let output = place.wrapping_sub(self.at as u32);
         (self.first..self.end).contains(&output).then_some(output)
     }
@@ -115,12 +115,11 @@ impl First {
         let output = self.range.first + (i - row * self.width);
         let (axis, sample) = (self.range.axis, sample + row);
         let [first, end] = axis.bounds(t, source.axes, output);
-        let weights = axis.weights(output);
         let half = [axis.half(); 3];
         let sums = if self.view.down_first {
-            self.column(t, source, [first, end], sample, weights, half)
+            self.column(t, source, [first, end], sample, output, half)
         } else {
-            self.row(t, source, [first, end], sample, weights, half)
+            self.row(t, source, [first, end], sample, output, half)
         };
         word(**t, sums, axis.shift)
     }
@@ -139,17 +138,16 @@ impl First {
         source: Source<'k>,
         [first, end]: [u32; 2],
         row: u32,
-        mut weights: u32,
+        output: u32,
         mut sums: Sums,
     ) -> Sums {
         let load = |at: u32| u32::from_le_bytes(source.rgb.try_get(t, [at]).unwrap_or([0; 4]));
         let byte = self.byte(row, first);
         let (mut at, mut bits) = (byte / 4 + 1, byte % 4 * 8);
         let (mut low, mut high) = (load(at - 1), load(at));
-        for _ in first..end {
-            let weight = source.axes.try_get(t, [weights]).unwrap_or(0);
+        for i in 0..end - first {
+            let weight = self.range.axis.weight(t, source.axes, output, i);
             sums = add(sums, weight, t.funnel_shift_right(low, high, bits));
-            weights = weights.wrapping_add(1);
             bits += 24;
             if bits >= 32 {
                 bits -= 32;
@@ -168,16 +166,15 @@ impl First {
         source: Source<'k>,
         [first, end]: [u32; 2],
         column: u32,
-        mut weights: u32,
+        output: u32,
         mut sums: Sums,
     ) -> Sums {
         let load = |at: u32| u32::from_le_bytes(source.rgb.try_get(t, [at]).unwrap_or([0; 4]));
         for row in first..end {
-            let weight = source.axes.try_get(t, [weights]).unwrap_or(0);
+            let weight = self.range.axis.weight(t, source.axes, output, row - first);
             let byte = self.byte(row, column);
             let (low, high) = (load(byte / 4), load(byte / 4 + 1));
             sums = add(sums, weight, t.funnel_shift_right(low, high, byte % 4 * 8));
-            weights = weights.wrapping_add(1);
         }
         sums
     }
@@ -207,7 +204,7 @@ impl Second {
     fn add<'k, M: Team>(
         self,
         t: &Thread<'k, M::Cx>,
-        axes: In<'k, u32, 1>,
+        axes: Records<'k>,
         window: &Reading<'k, u32>,
         [sample, end]: [u32; 2],
         i: u32,
@@ -217,12 +214,10 @@ impl Second {
         let axis = self.ranges[1].axis;
         let [first, last] = axis.bounds(t, axes, output);
         let (from, to) = (first.max(sample), last.min(end));
-        let mut weights = axis.weights(output).wrapping_add(from.wrapping_sub(first));
         let mut place = from.wrapping_sub(sample).wrapping_mul(self.width) + (column - self.ranges[0].first);
-        for _ in from..to {
-            let weight = axes.try_get(t, [weights]).unwrap_or(0);
+        for i in from..to {
+            let weight = axis.weight(t, axes, output, i - first);
             sums = add(sums, weight, window.get(t, place));
-            weights = weights.wrapping_add(1);
             place += self.width;
         }
         sums

@@ -3,13 +3,15 @@
 //!
 //! | kernel | from | to | a block makes |
 //! |---|---|---|---|
-//! | `patches` | `rgb` u8, `views`, `axes`, `table` | [units, channels, side, side] | a unit, or 2 x 2 of them |
-//! | `tiles` | the same | the same | 32 x 32 pixels of a unit |
+//! | `strips` | `rgb` u8, `views`, `axes`, `table` | [units, channels, side, side] | units side by side |
+//! | `strip_pixels` | the same | [units, side, side, channels] | the same |
+//! | `tiles` | the same | [units, channels, side, side] | 32 x 32 pixels of a unit |
 //! | `pixels` | the same | [units, side, side, channels] | 16 x 16 pixels of a unit |
 //!
-//! [`inputs`] chooses one of the first two, [`interleaved_inputs`] launches the last one. A unit is
-//! a square of pixels: a patch or a tile. Each kernel exists for elements of 2 bytes and for
-//! elements of 4: it copies the numbers of the table and computes none.
+//! [`inputs`] and [`interleaved_inputs`] launch one of them. A unit is a square of pixels: a patch
+//! or a tile. Each kernel exists for elements of 2 bytes and for elements of 4: it copies the
+//! numbers of the table and computes none. Strips take patches of an even side up to 16, as models
+//! have them; the other two take units of any size and resizes of any ratio.
 //!
 //! # What is computed
 //!
@@ -26,27 +28,31 @@
 //!
 //! # One launch
 //!
-//! A block keeps the rows between the passes in shared memory, as a word for each pixel. So an
-//! image is read once, but for the rows and columns that two blocks need, and the input is written
-//! once. If a block needs more rows than fit, it takes them in parts and keeps the sums in
-//! registers.
+//! A block keeps the rows between the passes in shared memory. So an image is read once, but for
+//! the rows and columns that two blocks need, and the input is written once.
 //!
-//! - **A source pixel is a part of two words**, and a thread walks over the words of its samples:
-//!   three loads for four pixels, and not twelve.
-//! - **A thread has up to four pixels**, and the threads of a warp have neighbors, whose elements
-//!   are neighbors in the output.
+//! - **Strips multiply four samples at once** (`dp2a`, `dp4a`): a word has the levels of four
+//!   neighbors in one channel, and a record of the table has their weights. Without that, a resize
+//!   waits for its integer multiplications, of which an SM has half as many as of other operations.
+//!   Rows whose samples do not fit into shared memory are made band by band.
+//! - **A source pixel is a part of two words**: four loads are four pixels, and not twelve.
+//! - **The threads of a warp have neighbors**, whose elements are neighbors in the output.
+//! - The kernels for any ratio keep the sums in registers, and take the samples in parts.
 //!
 //! # Trust
 //!
-//! A view whose image is not inside `rgb` has no units. Samples are cut at the end of the image, so
-//! the work of a block is bounded by the image, whatever the tables say. Kernels have no `unsafe`.
+//! A view whose image is not inside `rgb` has no units. An output has fewer than 2^16 samples,
+//! whatever the tables say, and each load is checked or cut. Kernels have no `unsafe`.
 
 mod kernels;
 #[cfg(not(target_arch = "nvptx64"))]
 mod launch;
 mod levels;
+mod strips;
 mod view;
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub use launch::{InputNumber, Sources, Units, inputs, interleaved_inputs};
-pub use view::{AXIS_MAX, DOWN_FIRST, VIEW_WORDS};
+#[cfg(not(target_arch = "nvptx64"))]
+pub use strips::STRIP_WINDOW;
+pub use view::{AXIS_MAX, DOWN_FIRST, RECORD_WORDS, VIEW_WORDS};

@@ -14,42 +14,75 @@ use thalweg_simt::safe::{In, Witness};
 /// | 4, 5 | the rows and columns of the image |
 /// | 6, 7 | those of the resized image |
 /// | 8, 9 | its place on the canvas, row and column, with signs |
-/// | 10, 11 | the axis down: its place in `axes`; its weights for an output, and the shift from bit 16 on |
+/// | 10, 11 | the axis down: its first record in `axes`; the records of an output, the shift from bit 16 on, `unit - 1` from bit 24 on |
 /// | 12, 13 | the axis across |
 /// | 14 | [`DOWN_FIRST`], or 0 |
-/// | 15 | 0 |
+/// | 15 | the rows of the canvas that strips make at once, if strips make the units |
 ///
-/// An axis has a word for each output, and then the weights of each output. The word is the first
-/// sample, and from bit 16 on the number of samples.
+/// An axis has as many records of [`RECORD_WORDS`] words for each output, and all of its outputs as
+/// many. A record has the weights of four samples: four 16-bit numbers with signs, times
+/// `unit`, in words 0 and 1, and four bytes that are added to them in word 2. Word 3 is the first
+/// sample of the output, and from bit 16 on the number of its samples. Weights behind the last
+/// sample are 0.
 pub const VIEW_WORDS: u32 = 16;
+/// The words of a record of weights.
+pub const RECORD_WORDS: u32 = 4;
 /// The flag of a view whose pass down is the first one.
 pub const DOWN_FIRST: u32 = 1;
 /// The most samples and outputs of an axis.
 pub const AXIS_MAX: u32 = 65535;
 
-/// The weights of an axis, in the table `axes`.
+/// The records of the axes.
+pub(super) type Records<'k> = In<'k, [u32; RECORD_WORDS as usize], 1>;
+
+/// An axis, whose weights are in the table `axes`.
 #[derive(Clone, Copy)]
 pub(super) struct Axis {
     pub(super) samples: u32,
     pub(super) outputs: u32,
     start: u32,
-    taps: u32,
+    /// The records of an output.
+    pub(super) groups: u32,
     pub(super) shift: u32,
+    /// The number that the 16-bit part of a weight counts: 1 or 256.
+    pub(super) unit: i32,
 }
 
 impl Axis {
-    /// Returns the first sample of an output and the end of its samples, which are inside.
+    /// Returns the place of the first record of an output.
     #[inline(always)]
-    pub(super) fn bounds<'k>(self, t: &impl Witness<'k>, axes: In<'k, u32, 1>, output: u32) -> [u32; 2] {
-        let word = axes.try_get(t, [self.start.wrapping_add(output)]).unwrap_or(0);
-        let first = (word & 0xffff).min(self.samples);
-        [first, (first + (word >> 16)).min(self.samples)]
+    pub(super) fn place(self, output: u32) -> u32 {
+        self.start.wrapping_add(output.wrapping_mul(self.groups))
     }
 
-    /// Returns where the weights of an output begin.
+    /// Returns the record of the samples from `4 * group` on of an output. Any other place in the
+    /// table gives a record, too.
     #[inline(always)]
-    pub(super) fn weights(self, output: u32) -> u32 {
-        self.start.wrapping_add(self.outputs).wrapping_add(output.wrapping_mul(self.taps))
+    pub(super) fn record<'k>(self, t: &impl Witness<'k>, axes: Records<'k>, output: u32, group: u32) -> [u32; 4] {
+        axes.nearest(t, self.place(output).wrapping_add(group))
+    }
+
+    /// Returns the first sample of an output and the end of its samples, which are inside. The
+    /// record is any of the output.
+    #[inline(always)]
+    pub(super) fn samples_of(self, record: [u32; 4]) -> [u32; 2] {
+        let first = (record[3] & 0xffff).min(self.samples);
+        [first, (first + (record[3] >> 16)).min(self.samples)]
+    }
+
+    /// Returns the first sample of an output and the end of its samples, which are inside.
+    #[inline(always)]
+    pub(super) fn bounds<'k>(self, t: &impl Witness<'k>, axes: Records<'k>, output: u32) -> [u32; 2] {
+        self.samples_of(self.record(t, axes, output, 0))
+    }
+
+    /// Returns the weight of sample `i` of an output, counted from its first one.
+    #[inline(always)]
+    pub(super) fn weight<'k>(self, t: &impl Witness<'k>, axes: Records<'k>, output: u32, i: u32) -> i32 {
+        let [low, high, bytes, _] = self.record(t, axes, output, i / 4);
+        let pair = if i & 2 == 0 { low } else { high };
+        let half = (pair >> (16 * (i & 1))) as i16;
+        i32::from(half).wrapping_mul(self.unit).wrapping_add((bytes >> (8 * (i & 3)) & 255) as i32)
     }
 
     /// Returns what is added to a sum so that the shift rounds.
@@ -76,6 +109,11 @@ pub(super) struct View {
     pub(super) down: Axis,
     pub(super) across: Axis,
     pub(super) down_first: bool,
+    /// The rows that strips make at once.
+    pub(super) band: u32,
+    /// The units of the view, and those to the next view.
+    pub(super) units: u32,
+    pub(super) next: u32,
 }
 
 impl View {
@@ -91,9 +129,11 @@ impl View {
         let word = |i| views.get(b, [at, i]);
         let axis = |samples, outputs, i: u32| {
             let form = word(i + 1);
-            Axis { samples, outputs, start: word(i).min(axes), taps: form & 0xffff, shift: (form >> 16).min(22) }
+            let (start, groups) = (word(i).min(axes), form & 0xffff);
+            Axis { samples, outputs, start, groups, shift: (form >> 16 & 255).min(22), unit: (form >> 24) as i32 + 1 }
         };
         let (start, height, width, unit) = (word(3), word(4), word(5), unit.wrapping_sub(word(0)));
+        let next = if at + 1 < views.extent(0) { views.get(b, [at + 1, 0]) } else { u32::MAX };
         let pixels = u64::from(height.min(AXIS_MAX)) * u64::from(width.min(AXIS_MAX));
         let inside = height <= AXIS_MAX && width <= AXIS_MAX && u64::from(start) + 3 * pixels <= 4 * u64::from(words);
         let (rows, across) = (word(6), word(7));
@@ -108,6 +148,9 @@ impl View {
             down: axis(height, rows, 10),
             across: axis(width, across, 12),
             down_first: word(14) & DOWN_FIRST != 0,
+            band: word(15),
+            units: word(1),
+            next: next.wrapping_sub(word(0)),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use thalweg::Result;
 use thalweg_kernels::processor::{
-    AXIS_MAX, DOWN_FIRST, InputNumber, Sources, Units, VIEW_WORDS, inputs, interleaved_inputs,
+    AXIS_MAX, DOWN_FIRST, InputNumber, RECORD_WORDS, Sources, Units, VIEW_WORDS, inputs, interleaved_inputs,
 };
 use thalweg_simt::{bf16, f16};
 
@@ -21,18 +21,23 @@ fn processed(t: &Trial<'_, '_>, planes: bool) -> Result<()> {
 
 /// Appends an axis whose samples are inside, and returns its place and form.
 fn axis(t: &Trial<'_, '_>, axes: &mut Vec<u32>, samples: u32, outputs: u32) -> [u32; 2] {
-    let (start, taps) = (axes.len() as u32, t.within(1, samples.min(9)));
-    axes.extend((0..outputs).map(|_| t.below(samples - taps + 1) | taps << 16));
-    axes.extend((0..outputs * taps).map(|_| t.below(1 << 15)));
-    [start, taps | t.within(1, 22) << 16]
+    let (start, taps) = (axes.len() as u32 / RECORD_WORDS, t.within(1, samples.min(9)));
+    let groups = taps.div_ceil(4);
+    for _ in 0..outputs {
+        let samples = t.below(samples - taps + 1) | taps << 16;
+        axes.extend((0..groups).flat_map(|_| [t.below(u32::MAX), t.below(u32::MAX), t.below(u32::MAX), samples]));
+    }
+    [start, groups | t.within(1, 22) << 16 | t.pick(&[0, 255]) << 24]
 }
 
 fn of<E: InputNumber + Number>(t: &Trial<'_, '_>, planes: bool) -> Result<()> {
+    let (side, merge) = (t.pick(&[1, 2, 7, 14, 16, 17, 33, 40]), t.pick(&[1, 2, 3]));
     let order = Units {
-        side: t.pick(&[1, 2, 7, 14, 16, 17, 33, 40]),
-        merge: t.pick(&[1, 2, 3]),
+        side,
+        merge,
         copies: t.within(1, 2),
         window: t.pick(&[64, 100, 900, 4096]),
+        strips: side % 2 == 0 && side <= 16 && merge < 3,
     };
     let (mut views, mut axes, mut units, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
     for _ in 0..t.within(1, 3) {
@@ -42,11 +47,11 @@ fn of<E: InputNumber + Number>(t: &Trial<'_, '_>, planes: bool) -> Result<()> {
         let at = [0, 1].map(|_| t.pick(&[0, 0, 3, u32::MAX]));
         views.extend([units, grid[0] * grid[1], grid[1], bytes, height, width, resized[0], resized[1], at[0], at[1]]);
         views.extend([down, across].as_flattened());
-        views.extend([if t.flip() { DOWN_FIRST } else { 0 }, t.pick(&[0, AXIS_MAX])]);
+        views.extend([if t.flip() { DOWN_FIRST } else { 0 }, t.pick(&[0, 9, AXIS_MAX, AXIS_MAX])]);
         units += grid[0] * grid[1] + t.pick(&[0, 0, 4]);
         bytes += 3 * height * width;
     }
-    let (views, axes) = (t.table(views, VIEW_WORDS as usize)?, t.table(axes, 1)?);
+    let (views, axes) = (t.table(views, VIEW_WORDS as usize)?, t.table(axes, RECORD_WORDS as usize)?);
     let (rgb, table) = (t.bytes(bytes.next_multiple_of(4) as usize)?, t.numbers::<E>(768)?);
     let sources = Sources { rgb: &rgb, views: &views, axes: &axes, table: &table };
     let len = 3 * order.side * order.side * units;

@@ -30,6 +30,8 @@ impl Bits for Gpu {
         dp2a_hi_u32(a: u32, b: u32, c: u32) -> u32 = "dp2a.hi.u32.u32 {0}, {1}, {2}, {3};";
         dp2a_lo_i32(a: u32, b: u32, c: i32) -> i32 = "dp2a.lo.s32.s32 {0}, {1}, {2}, {3};";
         dp2a_hi_i32(a: u32, b: u32, c: i32) -> i32 = "dp2a.hi.s32.s32 {0}, {1}, {2}, {3};";
+        dp2a_lo_i32_u32(a: u32, b: u32, c: i32) -> i32 = "dp2a.lo.s32.u32 {0}, {1}, {2}, {3};";
+        dp2a_hi_i32_u32(a: u32, b: u32, c: i32) -> i32 = "dp2a.hi.s32.u32 {0}, {1}, {2}, {3};";
         byte_perm(a: u32, b: u32, selector: u32) -> u32 = "prmt.b32 {0}, {1}, {2}, {3};";
         clamped_bytes(low: i32, high: i32, above: u32) -> u32 = "cvt.pack.sat.u8.s32.b32 {0}, {2}, {1}, {3};";
         funnel_shift_left(low: u32, high: u32, shift: u32) -> u32 = "shf.l.wrap.b32 {0}, {1}, {2}, {3};";

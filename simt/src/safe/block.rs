@@ -192,32 +192,21 @@ impl<'k, M: Team> Block<'k, M> {
             // goes to the step by reference.
             let t = unsafe { Thread::new(cx) };
             let (rank, threads) = (rank(cx), threads(cx));
-            let put = |i: u32| {
-                let v = f(&t, a, i);
-                // SAFETY: Both loops call this for indices inside the window only. No other thread
-                // uses element `i`: `fill` is the only access to a fresh window, and the indices of
-                // two threads are not congruent.
-                unsafe { cx.__set(to.0.start(), i, v) };
-            };
-            // Shared memory is small, so neither loop wraps.
-            if self.shaped {
-                // The number of turns is the same constant for each thread, so the loop is
-                // unrolled.
-                let mut turn = 0;
-                while turn < to.0.len() {
-                    let i = turn + rank;
-                    if i < to.0.len() {
-                        put(i);
-                    }
-                    turn += threads;
+            // One loop with one call, so that a large closure is still compiled into it. Shared
+            // memory is small, so the loop does not wrap.
+            let mut at = if self.shaped { 0 } else { rank };
+            while at < to.0.len() {
+                // With a shape, the number of turns is the same constant for each thread, so the
+                // loop is unrolled. Otherwise the compiler would compute it by a division.
+                let i = if self.shaped { at + rank } else { at };
+                if i < to.0.len() {
+                    let v = f(&t, a, i);
+                    // SAFETY: `i` is inside the window. No other thread uses element `i`: `fill` is
+                    // the only access to a fresh window, and the indices of two threads are not
+                    // congruent.
+                    unsafe { cx.__set(to.0.start(), i, v) };
                 }
-            } else {
-                // The compiler would compute a number of turns by a division.
-                let mut i = rank;
-                while i < to.0.len() {
-                    put(i);
-                    i += threads;
-                }
+                at += threads;
             }
         });
         Filled(to.0)

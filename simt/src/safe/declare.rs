@@ -576,6 +576,8 @@ macro_rules! __safe_axis {
     (x($k:tt)) => { $crate::safe::Global<0, $k> };
     (y($k:tt)) => { $crate::safe::Global<1, $k> };
     (z($k:tt)) => { $crate::safe::Global<2, $k> };
+    (xz) => { $crate::safe::Across<1> };
+    (xz($k:tt)) => { $crate::safe::Across<$k> };
     (stride) => { $crate::safe::Stride<0> };
     (stride(x)) => { $crate::safe::Stride<0> };
     (stride(y)) => { $crate::safe::Stride<1> };

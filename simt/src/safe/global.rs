@@ -130,6 +130,37 @@ impl<'k, T: Item, const D: usize> In<'k, T, D> {
     }
 }
 
+impl<'k, T: Item> In<'k, T, 1> {
+    /// Loads the element `at`, or the last one if that is outside the buffer: without a branch, and
+    /// without a value for a missing element. If the buffer has no elements, this is reported.
+    #[must_use]
+    #[inline(always)]
+    #[track_caller]
+    pub fn nearest(self, t: &impl Witness<'k>, at: u32) -> T {
+        let Some(last) = self.extents[0].checked_sub(1) else { report::outside("read", [at], self.extents) };
+        // SAFETY: `last` is below the extent, so the element is, and the caller of `new` promised
+        // that the buffer is as long as it says, and where it starts. So the element is in device
+        // memory, and aligned. All threads load the same from it.
+        unsafe { T::get(t.context(), self.start.add(at.min(last) as usize)) }
+    }
+
+    /// Loads the `N` elements from `first` on, if all of them are inside the buffer: one check for
+    /// `N` loads.
+    #[must_use]
+    #[inline(always)]
+    #[track_caller]
+    pub fn neighbors<const N: usize>(self, t: &impl Witness<'k>, first: u32) -> Option<[T; N]> {
+        let [extent] = self.extents;
+        if (extent as usize) < N || first > extent - N as u32 {
+            return None;
+        }
+        // SAFETY: The check says that the elements are below the extent, and the caller of `new`
+        // promised that the buffer is as long as it says, and where it starts. So the elements are
+        // in device memory, and aligned. All threads load the same from them.
+        Some(core::array::from_fn(|i| unsafe { T::get(t.context(), self.start.add(first as usize + i)) }))
+    }
+}
+
 view! {
     /// An output. [`Out`] and [`InOut`] are its names. Each element has one owner, and `READ` says
     /// whether the owner may read it.
@@ -324,6 +355,28 @@ impl<'t, C: Simt, T: Item, const D: usize, O: Owner<D>, const READ: bool> Column
         // SAFETY: The owner gave `at` for this thread, which owns every position of dimension `A`.
         // The check says that `i` is one of them.
         unsafe { self.of.owned(self.cx, at) }
+    }
+
+    /// Returns the `N` elements from `first` on along dimension `A`, which belongs to `all`: one
+    /// check for all of them. If one is outside the extent, this is reported.
+    #[must_use]
+    #[inline(always)]
+    #[track_caller]
+    pub fn cells<const A: usize, const N: usize>(&self, first: u32) -> [Cell<'t, C, T, D, READ>; N] {
+        const { assert!(A < D && O::ALL >> A & 1 == 1, "this dimension does not belong to `all`") };
+        let mut at = self.at;
+        at[A] = first;
+        let extent = self.of.extents[A];
+        if (extent as usize) < N || first > extent - N as u32 {
+            report::outside("took", at, self.of.extents);
+        }
+        core::array::from_fn(|i| {
+            let mut at = at;
+            at[A] += i as u32;
+            // SAFETY: The owner gave `at` for this thread, which owns every position of dimension
+            // `A`. The check says that `first + i` is one of them.
+            unsafe { self.of.owned(self.cx, at) }
+        })
     }
 }
 

@@ -50,7 +50,7 @@ pub use global::{Atomic, Cell, Column, In, InOut, Out, Own};
 #[doc(hidden)]
 pub use gpu::__shaped;
 pub use item::Item;
-pub use owner::{All, By, Global, Group, Owner, Rank, Stride};
+pub use owner::{Across, All, By, Global, Group, Owner, Rank, Stride};
 pub use shared::{Adding, Filled, Fresh, Reading, Turn, Writing};
 #[cfg(not(target_arch = "nvptx64"))]
 pub(crate) use team::Sealed;

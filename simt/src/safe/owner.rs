@@ -97,6 +97,38 @@ impl<const A: u8, const K: u32> Axis for Global<A, K> {
     }
 }
 
+/// `xz`, `xz(4)`: the grid counts along x, where it may have 2^31 blocks, and a block along z. The
+/// thread at position `p` owns positions `p * K` to `p * K + K - 1`, as with [`Global`].
+#[derive(Debug)]
+pub enum Across<const K: u32> {}
+
+/// The position of the thread among those of the blocks along x that differ in z. Two threads that
+/// differ in either coordinate have another one. One of 2^32 or more owns nothing.
+#[inline(always)]
+fn across(cx: impl Simt) -> Option<u32> {
+    cx.block_idx().x.checked_mul(cx.block_dim().z)?.checked_add(cx.thread_idx().z)
+}
+
+impl<const K: u32> Axis for Across<K> {
+    const NAMED: u8 = {
+        assert!(K > 0, "a thread owns at least one position: write `xz(1)` or more");
+        BLOCK | THREAD << 2
+    };
+    #[inline(always)]
+    fn first(cx: impl Simt, extent: u32) -> Option<u32> {
+        across(cx)?.checked_mul(K).filter(|at| *at < extent)
+    }
+    #[inline(always)]
+    fn next(_: impl Simt, at: u32, extent: u32) -> Option<u32> {
+        let next = at + 1; // at most `extent`
+        (K > 1 && !next.is_multiple_of(K) && next < extent).then_some(next)
+    }
+    #[inline(always)]
+    fn owns(cx: impl Simt, at: u32) -> bool {
+        across(cx) == Some(at / K)
+    }
+}
+
 /// `stride`, `stride(y)`: a thread owns every nth position, where n is the number of threads of the
 /// whole grid along the axis.
 #[derive(Debug)]

@@ -38,6 +38,8 @@ fn expected(a: u32, b: u32, c: u32) -> [u32; RESULTS as usize] {
         sum(&halves(a), &bytes(b)[2..], plus) as u32,
         sum(&signed_halves(a), &signed(b)[..2], signed_plus) as u32,
         sum(&signed_halves(a), &signed(b)[2..], signed_plus) as u32,
+        sum(&signed_halves(a), &bytes(b)[..2], signed_plus) as u32,
+        sum(&signed_halves(a), &bytes(b)[2..], signed_plus) as u32,
         u32::from_le_bytes(perm),
         clamped(a as i32, b as i32),
         clamped(a as i32 >> 23, b as i32 >> 23),

@@ -3,7 +3,7 @@
 use thalweg_simt::kernel;
 
 /// The number of results of [`integers`] for each element.
-pub const RESULTS: u32 = 22;
+pub const RESULTS: u32 = 24;
 
 kernel! {
     /// Computes each operation for each triple of words.
@@ -22,6 +22,8 @@ kernel! {
                 cx.dp2a_hi_u32(a, b, c),
                 cx.dp2a_lo_i32(a, b, c as i32) as u32,
                 cx.dp2a_hi_i32(a, b, c as i32) as u32,
+                cx.dp2a_lo_i32_u32(a, b, c as i32) as u32,
+                cx.dp2a_hi_i32_u32(a, b, c as i32) as u32,
                 cx.byte_perm(a, b, c),
                 cx.clamped_bytes(a as i32, b as i32, c),
                 cx.clamped_bytes(a as i32 >> 23, b as i32 >> 23, c),

@@ -42,7 +42,7 @@ macro_rules! shadows {
         names! {
             $d $($number)*
             // matched by text
-            In Out InOut Atomic Simt Cooperative by require grid bounds shared cpu instances x y z stride rank all
+            In Out InOut Atomic Simt Cooperative by require grid bounds shared cpu instances x y z xz stride rank all
             // words by which the macros tell their helpers what to make
             body buffer field from gpu host launcher own pass raw take wide
             // what the module of a crate has without declaring it
