@@ -145,6 +145,7 @@ pub mod simt;
 mod size;
 mod stream;
 mod timeline;
+pub mod trace;
 mod transitions;
 
 pub use any_stream::{AnyStream, PerThread, Scoped, StreamPool};

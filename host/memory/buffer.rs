@@ -15,6 +15,7 @@ use crate::runtime::device::Device;
 use crate::runtime::memory::{DeviceBlock, Memory, Owned, Split, When, give_back, next_allocation};
 use crate::runtime::sync_stats::HostWait;
 use crate::stream::Stream;
+use crate::trace;
 
 /// `len` elements of `T` in device memory. The buffer is idle: no work on it is pending.
 ///
@@ -58,9 +59,10 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// # Errors
     /// The elements need more bytes than an allocation can hold.
+    #[track_caller]
     pub unsafe fn from_raw(device: Device, addr: u64, len: usize) -> Result<Self> {
         const { element::<T>() }
-        byte_len::<T>(len)?;
+        trace::adopted(addr, byte_len::<T>(len)?);
         Ok(Self::new(addr, len, device))
     }
 

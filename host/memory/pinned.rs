@@ -14,6 +14,7 @@ use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Producer, Reso
 use crate::runtime::device::Device;
 use crate::runtime::memory::{Memory, Owned, PinnedBlock, Pool, When, give_back};
 use crate::stream::Stream;
+use crate::trace;
 
 /// `len` elements of `T` in page-locked host memory. The buffer is idle: it is an ordinary slice.
 ///
@@ -63,7 +64,9 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
         let block = pool.lend(bytes)?;
         // SAFETY: [owner] The pool lends the block to nobody else, and its memory was zeroed when
         // it was made.
-        Ok(unsafe { Self::from_block(block, len, pool.device()) })
+        let buffer = unsafe { Self::from_block(block, len, pool.device()) };
+        trace::idle("page-locked allocation", &buffer);
+        Ok(buffer)
     }
 
     /// Number of elements. Unlike `len`, it makes no slice, because a host function may have one.
