@@ -259,6 +259,10 @@ impl<S: Brand, R: Resource> Drop for SharedRead<S, R> {
 
 impl<S: Brand, R: Resource> SharedRead<S, R> {
     /// Records the end of the reading. The handle on the resource is dropped after this.
+    ///
+    /// Of two threads that end readings on one stream, the one with the later turn records after
+    /// the other one drew its turn, so after its reads were enqueued. Its record covers them
+    /// because a call that returned before another one on the stream began comes before it.
     fn end(&self) {
         static TURN: AtomicU64 = AtomicU64::new(0);
         let turn = TURN.fetch_add(1, Ordering::AcqRel);

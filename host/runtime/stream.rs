@@ -40,7 +40,8 @@ pub(crate) struct StreamInner {
     /// The priority that the driver reports.
     priority: i32,
     /// The event that `hand_off` records. It is recorded on this stream only, so a wait for the
-    /// newest record is a wait for every older one too. So two threads may use it at once.
+    /// newest record is a wait for every older one too. So two threads may use it at once. That
+    /// relies on this: a call that returned before another one on the stream began comes before it.
     pub(crate) hand: EventCell,
     events: &'static EventPool,
     kind: Kind,
