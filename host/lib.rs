@@ -205,6 +205,8 @@ mod pages {
     mod serving {}
     #[doc = include_str!("../docs/streams.md")]
     mod streams {}
+    #[doc = include_str!("../docs/trace.md")]
+    mod trace {}
 }
 
 ptx! { unsafe "thalweg" } // `build.rs` puts the file there

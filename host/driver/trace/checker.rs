@@ -114,7 +114,9 @@ impl Checker {
             None => "the host".into(),
             Some(stream) => self.names.get(&stream).cloned().unwrap_or_else(|| format!("stream {stream:x}").into()),
         };
-        Arc::new(Call { row: self.summary.rows, what, at: row.at.clone(), by, captured: None })
+        // The header is the first line of a file.
+        let row_number = self.summary.rows + 1;
+        Arc::new(Call { row: row_number, what, at: row.at.clone(), by, captured: None })
     }
 
     /// Adds the accesses of a call by a line, which knows what comes before the call.

@@ -10,7 +10,7 @@ use super::row::At;
 /// A call that accessed memory.
 #[derive(Debug)]
 pub(super) struct Call {
-    /// The number of its row, from 1 on.
+    /// The line of its row in a file.
     pub(super) row: u64,
     pub(super) what: Cow<'static, str>,
     pub(super) at: Option<At>,

@@ -38,8 +38,8 @@ fn a_report_names_both_calls_and_the_bytes() {
     assert_eq!(
         text,
         "nothing orders two accesses to bytes 0x10f0 to 0x1100, 16 bytes in all\n  \
-         first  write by `fill` on stream 1 of cuda:0 (app::Upload), at src/main.rs:3:5 (row 6)\n  \
-         second read  by `blur` on stream 2 of cuda:0, at src/main.rs:4:5 (row 7)"
+         first  write by `fill` on stream 1 of cuda:0 (app::Upload), at src/main.rs:3:5 (row 7)\n  \
+         second read  by `blur` on stream 2 of cuda:0, at src/main.rs:4:5 (row 8)"
     );
 }
 
