@@ -4,7 +4,7 @@ use crate::support::{Run, repository, thalweg};
 
 #[test]
 fn logs_are_accepted_and_rejected() {
-    let logs = repository("host/driver/trace/logs");
+    let logs = repository("tests/trace/logs");
     let (good, bad) = (logs.join("accepted/hand.log"), logs.join("rejected/columns-that-overlap.log"));
     let run = Run::of(thalweg().args(["trace", "check"]).arg(&good)).expect(0, &[]);
     assert!(run.out.contains("hand.log: accepted, 9 rows, 4 accesses, 2 streams"), "{run:#?}");

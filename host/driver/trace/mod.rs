@@ -45,7 +45,7 @@ static ON: AtomicBool = AtomicBool::new(false);
 
 enum Sink {
     File(Mutex<File>),
-    Check(Mutex<Checker>),
+    Check(Box<Mutex<Checker>>),
 }
 
 static SINK: OnceLock<Sink> = OnceLock::new();
@@ -72,7 +72,7 @@ pub(crate) fn start() -> Result<()> {
         .get_or_init(|| {
             let Some(to) = env::var_os(TRACE).filter(|to| !to.is_empty()) else { return Ok(()) };
             let sink = if to == "check" {
-                Sink::Check(Mutex::default())
+                Sink::Check(Box::default())
             } else {
                 let path = to.to_string_lossy().replace("%p", &process::id().to_string());
                 let file = File::create(&path).and_then(|mut file| writeln!(file, "{HEADER}").map(|()| file));

@@ -51,7 +51,7 @@ pub(crate) fn checked() -> Result<(), String> {
 
 /// The tests that run while the log of calls is checked: the package, its test, the number of cases
 /// of its properties, and which of its tests.
-const TRACED: &[(&str, &str, &str, &[&str])] = &[("", "main", "200", &[])];
+const TRACED: &[(&str, &str, &str, &[&str])] = &[("", "main", "200", &[]), ("", "alone", "8", &["--test-threads=1"])];
 
 /// Runs programs of streams while the checker of the log looks for accesses without an order, and
 /// then programs on a library with a broken rule, which the checker must reject.
