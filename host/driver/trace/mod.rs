@@ -18,7 +18,7 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::{BufRead, Write};
 use std::panic::Location;
@@ -52,7 +52,7 @@ static SINK: OnceLock<Sink> = OnceLock::new();
 
 thread_local! {
     /// The line of the program that called this crate, if that is known.
-    static PLACE: RefCell<Option<&'static Location<'static>>> = const { RefCell::new(None) };
+    static PLACE: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
     /// The row of the call that this thread is making.
     static PENDING: RefCell<Option<Row>> = const { RefCell::new(None) };
     /// The race that the checker found under a lock.
@@ -147,25 +147,23 @@ pub(crate) fn here() -> Option<Here> {
 impl Here {
     #[cold]
     fn new(place: &'static Location<'static>) -> Option<Self> {
-        PLACE.try_with(|kept| kept.borrow_mut().replace(place)).ok().and_then(|before| match before {
-            None => Some(Self(())),
-            Some(outer) => {
-                PLACE.with(|kept| *kept.borrow_mut() = Some(outer));
-                None
-            }
-        })
+        if PLACE.get().is_some() {
+            return None;
+        }
+        PLACE.set(Some(place));
+        Some(Self(()))
     }
 }
 
 impl Drop for Here {
     fn drop(&mut self) {
-        PLACE.with(|kept| *kept.borrow_mut() = None);
+        PLACE.set(None);
     }
 }
 
 /// The line of the program, if a function above has kept it, or else `caller`.
 pub(crate) fn place(caller: Option<&'static Location<'static>>) -> Option<At> {
-    PLACE.try_with(|kept| *kept.borrow()).ok().flatten().or(caller).map(At::Here)
+    PLACE.get().or(caller).map(At::Here)
 }
 
 /// A call on a stream that is being made. It has a row, which is dropped if the call fails.
