@@ -135,8 +135,8 @@ impl Checker {
         race
     }
 
-    /// The bytes that a call accesses, first those that it reads, and whether it writes pageable
-    /// memory. Pageable memory itself is left out: the system lends it again without a row.
+    /// The bytes that a call accesses, and whether it writes pageable memory. Pageable memory
+    /// itself is left out: the system lends it again without a row.
     fn resolve(&self, accesses: &[Access], call: &Arc<Call>) -> Result<(Vec<Bytes>, bool), Box<Race>> {
         let (mut all, mut fills_pageable) = (Vec::new(), false);
         for access in accesses {
@@ -153,8 +153,6 @@ impl Checker {
                 }
             }
         }
-        // A call that reads and writes a byte does not conflict with itself.
-        all.sort_by_key(|(writes, _)| *writes);
         Ok((all, fills_pageable))
     }
 
@@ -175,8 +173,7 @@ impl Checker {
     /// Adds memory that begins its life with an access of a line.
     fn begin(&mut self, line: Line, bytes: Range<u64>, kind: Live, call: Arc<Call>) {
         self.memory.add(bytes.clone(), kind);
-        self.ranges.forget(bytes.clone());
-        // No access to these bytes is left, so this one has no conflict.
+        // Who had these addresses before does not matter.
         _ = self.access(line, [(&(true, bytes), call)]);
     }
 

@@ -34,9 +34,8 @@ use std::ops::Range;
 use std::panic::Location;
 
 /// Bytes that a call reads or writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// Reads come first, because a call that reads and writes a byte does not conflict with itself.
     pub(crate) writes: bool,
     /// Whether it is the host side of a copy, which may be pageable memory.
     pub(crate) host: bool,
