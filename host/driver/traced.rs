@@ -185,12 +185,17 @@ fn arguments(kernel: &Kernel, mut slots: &[u64]) -> Vec<Access> {
 /// Notes which bytes a map shows.
 pub(super) fn mapped(map: &TensorMap, tiles: &MatrixView) {
     if trace::on() {
-        let ([columns, rows, matrices], [row, matrix]) = (tiles.extents(), tiles.strides());
-        let bytes = (matrices - 1) * matrix + (rows - 1) * row + columns * 2;
-        let mut maps = lock(&MAPS);
-        maps.retain(|known| known.0 != *map);
-        maps.push((*map, tiles.address(), bytes));
+        keep_map(map, tiles);
     }
+}
+
+#[cold]
+fn keep_map(map: &TensorMap, tiles: &MatrixView) {
+    let ([columns, rows, matrices], [row, matrix]) = (tiles.extents(), tiles.strides());
+    let bytes = (matrices - 1) * matrix + (rows - 1) * row + columns * 2;
+    let mut maps = lock(&MAPS);
+    maps.retain(|known| known.0 != *map);
+    maps.push((*map, tiles.address(), bytes));
 }
 
 /// The accesses of a copy of planes of rows. `host` says which side is host memory: the source and
@@ -202,4 +207,46 @@ pub(super) fn rows(copy: &Rows, host: [bool; 2]) -> [Access; 2] {
         access.pitched([(copy.rows as u64, row), (copy.planes as u64, plane)])
     };
     [side(false, copy.from, host[0]), side(true, copy.to, host[1])]
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_simt::host::{BufferKind, Declaration, DeviceSlice, Parameter, Ptx};
+
+    use super::*;
+
+    #[test]
+    fn a_launch_accesses_its_buffers_and_what_its_maps_show() {
+        static PARAMETERS: &[Parameter] = &[
+            Parameter::new::<u32>("n", None),
+            Parameter::new::<TensorMap>("tiles", None),
+            Parameter::new::<u64>("x", Some(BufferKind { element: 4, written: false })),
+            Parameter::new::<u64>("y", Some(BufferKind { element: 8, written: true })),
+            Parameter::new::<TensorMap>("other", None),
+        ];
+        static KERNEL: Kernel = Kernel::new(
+            &Ptx::NONE,
+            Declaration {
+                origin: "test",
+                name: "test",
+                entry: "test",
+                parameters: PARAMETERS,
+                cpu: None,
+                cooperative: false,
+                bounds: None,
+            },
+        );
+        // SAFETY: [order] Nothing accesses the elements.
+        let memory = unsafe { DeviceSlice::<(), u16>::from_raw(0x10000, 1000) };
+        let tiles = MatrixView::new(memory, [2, 4, 16], 200, 24).unwrap();
+        let map: TensorMap = std::array::from_fn(|i| 77 + i as u64);
+        keep_map(&map, &tiles);
+        let mut slots = vec![5];
+        slots.extend(map);
+        slots.extend([0x2000, 10, 0x3000, 20]);
+        slots.extend([1; 16]); // a struct of 128 bytes that is no map
+        let bytes = 2 * (200 + 3 * 24 + 16);
+        let expected = [Access::read(0x10000, bytes), Access::read(0x2000, 40), Access::write(0x3000, 160)];
+        assert_eq!(arguments(&KERNEL, &slots), expected);
+    }
 }
