@@ -33,6 +33,7 @@ READERS = {
     "host/driver/cpu/mod.rs: new": "Device::cpu, Device::checked_cpu",
     "host/driver/cuda/mod.rs: hidden": "Device::cuda",
     "host/driver/nvtx.rs: injected": "Timeline::new",
+    "host/driver/trace/mod.rs: start": "Device::cpu, Device::cuda",
     "host/runtime/device.rs: check_all": "Device::checked_cpu",
     "host/runtime/device.rs: chosen": "Device::best, Device::from_env",
     "host/runtime/device.rs: new": "Device::set_launch_blocking",

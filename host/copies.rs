@@ -17,6 +17,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The device has failed.
+    #[track_caller]
     pub fn zero<T: DeviceCopy>(self, slice: &mut DeviceSlice<S, T>) -> Result<()> {
         if slice.is_empty() {
             return Ok(());
@@ -48,6 +49,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The device has failed.
+    #[track_caller]
     pub fn fill<T: DeviceCopy>(self, slice: &mut DeviceSlice<S, T>, value: T) -> Result<()> {
         const { element::<T>() }
         if slice.is_empty() {
@@ -77,6 +79,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The lengths differ, or the device has failed.
+    #[track_caller]
     pub fn copy_to_device<T: DeviceCopy>(self, from: &HostSlice<S, T>, to: &mut DeviceSlice<S, T>) -> Result<()> {
         equal_lengths(from.len(), to.len())?;
         if from.is_empty() {
@@ -92,6 +95,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The lengths differ, or the device has failed.
+    #[track_caller]
     pub fn copy_to_host<T: DeviceCopy>(self, from: &DeviceSlice<S, T>, to: &mut HostSlice<S, T>) -> Result<()> {
         equal_lengths(from.len(), to.len())?;
         if from.is_empty() {
@@ -107,6 +111,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The lengths differ, or the device has failed.
+    #[track_caller]
     pub fn copy<T: DeviceCopy>(self, from: &DeviceSlice<S, T>, to: &mut DeviceSlice<S, T>) -> Result<()> {
         equal_lengths(from.len(), to.len())?;
         if from.is_empty() {
@@ -124,6 +129,7 @@ impl<S> Stream<S> {
     /// # Errors
     /// The lengths differ, a device has failed, or this is a capture of a copy between two GPUs
     /// that cannot access each other's memory.
+    #[track_caller]
     pub fn copy_from_peer<T: DeviceCopy>(self, from: &On<S, PeerBuffer<T>>, to: &mut DeviceSlice<S, T>) -> Result<()>
     where
         S: Brand,
@@ -138,6 +144,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The buffer has fewer bytes, or those of `copy_from_peer`.
+    #[track_caller]
     pub fn copy_start_from_peer<T: DeviceCopy>(
         self,
         from: &On<S, PeerBuffer<T>>,
@@ -157,6 +164,7 @@ impl<S> Stream<S> {
     /// # Errors
     /// The lengths differ, a device has failed, or this is a capture of a copy between two GPUs
     /// that cannot access each other's memory.
+    #[track_caller]
     pub fn copy_to_peer<T: DeviceCopy>(self, from: &DeviceSlice<S, T>, to: &mut On<S, PeerBuffer<T>>) -> Result<()>
     where
         S: Brand,
@@ -186,6 +194,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The buffer has fewer bytes, or those of `copy_to_peer`.
+    #[track_caller]
     pub fn copy_start_to_peer<T: DeviceCopy>(
         self,
         from: &DeviceSlice<S, u8>,
@@ -200,6 +209,7 @@ impl<S> Stream<S> {
     }
 
     /// Copies from the start of a buffer, which has the bytes of `to`: the caller has checked that.
+    #[track_caller]
     fn pull_start<T: DeviceCopy, U>(self, from: &On<S, PeerBuffer<T>>, to: &mut DeviceSlice<S, U>) -> Result<()>
     where
         S: Brand,
@@ -217,6 +227,7 @@ impl<S> Stream<S> {
     }
 
     /// Copies to the start of a buffer, which has the bytes of `from`: the caller has checked that.
+    #[track_caller]
     fn push_start<T: DeviceCopy, U>(self, from: &DeviceSlice<S, U>, to: &mut On<S, PeerBuffer<T>>) -> Result<()>
     where
         S: Brand,

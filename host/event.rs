@@ -16,6 +16,7 @@ use crate::runtime::event::{EventCell, Lease};
 use crate::runtime::memory::{When, give_back};
 use crate::runtime::sync_stats::HostWait;
 use crate::stream::Stream;
+use crate::trace;
 
 /// A resource in transit: an event, recorded on the stream that the resource left, guards it.
 ///
@@ -92,6 +93,15 @@ impl<R: Resource> Event<R> {
         (value, self.event.take())
     }
 
+    /// Takes the resource once its event is complete. `what` gives it to the host.
+    #[inline]
+    #[track_caller]
+    fn into_idle(self, what: &'static str) -> R {
+        let value = self.into_parts().0;
+        trace::idle(what, &value);
+        value
+    }
+
     /// Whether the work before the record is done. Does not wait.
     ///
     /// # Errors
@@ -162,9 +172,10 @@ impl<R: Resource> Event<R> {
     ///
     /// # Errors
     /// The device has failed; the event comes back.
+    #[track_caller]
     pub fn query(self) -> Result<QueryResult<R>, Returned<Self>> {
         match self.is_complete() {
-            Ok(true) => Ok(QueryResult::Ready(self.into_parts().0)),
+            Ok(true) => Ok(QueryResult::Ready(self.into_idle("query"))),
             Ok(false) => Ok(QueryResult::Pending(self)),
             Err(error) => Err(Returned::new(error, self)),
         }
@@ -181,7 +192,7 @@ impl<R: Resource> Event<R> {
             None => Ok(()),
         };
         match waited {
-            Ok(()) => Ok(self.into_parts().0),
+            Ok(()) => Ok(self.into_idle("synchronize")),
             Err(error) => Err(Returned::new(error, self)),
         }
     }
@@ -211,7 +222,7 @@ impl<R: Resource> Event<R> {
             None => Ok(()),
         };
         match waited {
-            Ok(()) => Ok(self.into_parts().0),
+            Ok(()) => Ok(self.into_idle("synchronize_sleeping")),
             Err(error) => Err(Returned::new(error, self)),
         }
     }
@@ -405,7 +416,7 @@ impl<R: Resource> Future for EventFuture<R> {
         };
         let ready = event.is_complete();
         match ready {
-            Ok(true) => Poll::Ready(Ok(event.into_parts().0)),
+            Ok(true) => Poll::Ready(Ok(event.into_idle("await"))),
             // Work of a stream may not ask the device, but the background thread may.
             Ok(false) | Err(Error::InHostFunction | Error::InKernel) => {
                 // In work of a stream the event may be complete, and the waker used already.

@@ -235,6 +235,7 @@ impl<S> Stream<S> {
     /// The bundle has other memory ([`Error::GraphMismatch`]), the graph belongs to another device,
     /// or the device has failed. The bundle comes back, still on this stream.
     #[inline]
+    #[track_caller]
     pub fn replay<R: Resource>(self, graph: &mut Graph<R>, bundle: R::On<S>) -> Result<R::On<S>, Returned<R::On<S>>>
     where
         S: LiveBrand,
@@ -255,6 +256,7 @@ impl<S> Stream<S> {
     }
 
     #[inline]
+    #[track_caller]
     fn enqueue<R: Resource>(self, graph: &mut Graph<R>, resource: &R) -> Result<()> {
         if graph.device != self.device() {
             return Err(Error::DeviceMismatch {

@@ -22,10 +22,17 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The device has failed, and `f` is dropped.
+    #[track_caller]
     pub fn launch_host(self, f: impl FnOnce() + Send + 'static) -> Result<()>
     where
         S: LiveBrand,
     {
+        self.launch_host_with(None, f)
+    }
+
+    /// Enqueues a host function that accesses this memory: an address, and bytes.
+    #[track_caller]
+    fn launch_host_with(self, memory: Option<(u64, usize)>, f: impl FnOnce() + Send + 'static) -> Result<()> {
         let device = self.device();
         let mut f = HostFunction(Some(f));
         let guarded = move || {
@@ -45,7 +52,7 @@ impl<S> Stream<S> {
                 device.defer(Error::HostFunctionPanicked { message });
             }
         };
-        self.call(|s| s.launch_host(Box::new(guarded)))
+        self.call(|s| s.launch_host(memory, Box::new(guarded)))
     }
 
     /// Runs `f` on page-locked memory when the stream reaches it. Later work on the stream waits
@@ -70,6 +77,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The device has failed, and `f` is dropped.
+    #[track_caller]
     pub fn launch_host_on<T: DeviceCopy>(
         self,
         memory: &mut HostSlice<S, T>,
@@ -79,7 +87,7 @@ impl<S> Stream<S> {
         S: LiveBrand,
     {
         let (addr, len) = (memory.host_ptr(), memory.len());
-        self.launch_host(move || {
+        self.launch_host_with(Some((addr, len * size_of::<T>())), move || {
             let elements = std::ptr::with_exposed_provenance_mut::<T>(addr as usize);
             // SAFETY: [order] By the contract of `HostSlice::from_raw`, which the maker of the
             // slice kept, the memory has `len` aligned elements that the host can access (its owner
@@ -101,6 +109,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The device has failed or does not support it.
+    #[track_caller]
     pub unsafe fn wait_value(self, flag: *const AtomicU32, value: u32) -> Result<()>
     where
         S: LiveBrand,

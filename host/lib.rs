@@ -145,6 +145,7 @@ pub mod simt;
 mod size;
 mod stream;
 mod timeline;
+pub mod trace;
 mod transitions;
 
 pub use any_stream::{AnyStream, PerThread, Scoped, StreamPool};
@@ -204,6 +205,8 @@ mod pages {
     mod serving {}
     #[doc = include_str!("../docs/streams.md")]
     mod streams {}
+    #[doc = include_str!("../docs/trace.md")]
+    mod trace {}
 }
 
 ptx! { unsafe "thalweg" } // `build.rs` puts the file there

@@ -159,6 +159,7 @@ impl<S> Stream<S> {
     /// The extents differ, a region is not inside its buffer, its rows overlap, its planes are 2^63
     /// bytes or more apart, or the device has failed or does not support the pitch (2^31 bytes or
     /// more).
+    #[track_caller]
     pub fn copy_region_to_device<T: DeviceCopy>(
         self,
         from: &HostSlice<S, T>,
@@ -177,6 +178,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The errors of [`copy_region_to_device`](Self::copy_region_to_device).
+    #[track_caller]
     pub fn copy_region_to_host<T: DeviceCopy>(
         self,
         from: &DeviceSlice<S, T>,
@@ -193,6 +195,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The errors of [`copy_region_to_device`](Self::copy_region_to_device).
+    #[track_caller]
     pub fn copy_region<T: DeviceCopy>(
         self,
         from: &DeviceSlice<S, T>,
@@ -210,6 +213,7 @@ impl<S> Stream<S> {
     /// # Safety
     /// At both addresses are as many elements as given, of which this stream orders all uses, and
     /// they do not overlap.
+    #[track_caller]
     unsafe fn copy_rows<T: DeviceCopy>(self, ends: [(u64, usize, Region); 2], host: [bool; 2]) -> Result<()> {
         let [(from, from_len, source), (to, to_len, target)] = ends;
         if source.extent != target.extent {

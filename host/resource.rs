@@ -248,6 +248,11 @@ impl<S: Brand, L: LeafResource> On<S, L> {
         &self.leaf
     }
 
+    /// The buffer, to change what it says of its memory. Its memory stays ordered by the stream.
+    pub(crate) fn leaf_mut(&mut self) -> &mut L {
+        &mut self.leaf
+    }
+
     /// The stream that orders it.
     pub fn stream(&self) -> Stream<S> {
         self.stream

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::brand::{Brand, LiveBrand};
-use crate::driver::guard;
+use crate::driver::{self, guard};
 use crate::error::{Error, Result, Returned};
 use crate::memory::{DeviceCopy, PinnedBuffer};
 use crate::resource::{Bundle, Leaf, LeafInfo, Producer, Resource, Token};
 use crate::runtime::event::Lease;
 use crate::runtime::memory::{When, give_back};
 use crate::stream::Stream;
-use crate::{contain, lock};
+use crate::{contain, lock, trace};
 
 /// A resource that any number of streams may read. [`Stream::share`] makes it, [`Stream::reading`]
 /// reads it, and [`Stream::unshare`] takes it back for one stream.
@@ -128,8 +128,10 @@ impl<T: DeviceCopy> Shared<PinnedBuffer<T>> {
     ///
     /// # Errors
     /// The device has failed.
+    #[track_caller]
     pub fn host(&self) -> Result<Option<&[T]>> {
         if self.0.producer.query()? {
+            trace::read("host", self.value());
             // SAFETY: [idle] The query above says that the last write is complete. The next write
             // needs the resource from `unshare`, which takes the last handle by value, so there is
             // none while this handle is borrowed.
@@ -257,6 +259,10 @@ impl<S: Brand, R: Resource> Drop for SharedRead<S, R> {
 
 impl<S: Brand, R: Resource> SharedRead<S, R> {
     /// Records the end of the reading. The handle on the resource is dropped after this.
+    ///
+    /// Of two threads that end readings on one stream, the one with the later turn records after
+    /// the other one drew its turn, so after its reads were enqueued. Its record covers them
+    /// because a call that returned before another one on the stream began comes before it.
     fn end(&self) {
         static TURN: AtomicU64 = AtomicU64::new(0);
         let turn = TURN.fetch_add(1, Ordering::AcqRel);
@@ -336,6 +342,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// A part of it lives on another device, or the device has failed.
+    #[track_caller]
     pub fn reading<R: Resource>(self, shared: &Shared<R>) -> Result<SharedRead<S, R>>
     where
         S: LiveBrand,
@@ -352,10 +359,12 @@ impl<S> Stream<S> {
     /// Other handles or readings are alive ([`Error::StillShared`]), the end of a reading could not
     /// be recorded ([`Error::ReaderLost`]), a part of the resource lives on another device, or the
     /// device has failed. The handle comes back.
+    #[track_caller]
     pub fn unshare<R: Resource>(self, shared: Shared<R>) -> Result<R::On<S>, Returned<Shared<R>>>
     where
         S: LiveBrand,
     {
+        let _here = driver::trace::here();
         let waited = self
             .admits(shared.value())
             .and_then(|()| shared.readers()?.iter().try_for_each(|event| self.inner().wait(event)));

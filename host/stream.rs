@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::sync::Mutex;
 
 use crate::brand::{LiveBrand, Tag};
-use crate::driver::{Fault, StreamHandle};
+use crate::driver::{Fault, StreamHandle, trace};
 use crate::error::{Error, Result};
 use crate::lock;
 use crate::runtime::device::Device;
@@ -99,9 +99,11 @@ impl<S> Stream<S> {
 impl<S> Stream<S> {
     /// Calls the driver, if the device is usable, and turns its fault into an error.
     #[inline]
+    #[track_caller]
     pub(crate) fn call<T>(self, f: impl FnOnce(StreamHandle) -> Result<T, Fault>) -> Result<T> {
         let device = self.device();
         device.ensure_usable()?;
+        let _here = trace::here();
         device.seen(f(self.handle()))
     }
 

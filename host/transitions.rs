@@ -3,10 +3,12 @@
 use std::mem::ManuallyDrop;
 
 use crate::brand::{Brand, LiveBrand};
+use crate::driver;
 use crate::error::{Error, Result, Returned};
 use crate::event::Event;
 use crate::resource::{Bundle, LeafResource, On, Resource, Token};
 use crate::stream::Stream;
+use crate::trace;
 
 impl<S> Stream<S> {
     /// Hands an idle resource to this stream. This enqueues nothing, except for
@@ -14,12 +16,16 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// A part of the resource lives on another device, or the wait failed. The resource comes back.
+    #[track_caller]
     pub fn bind<R: Resource>(self, resource: R) -> Result<R::On<S>, Returned<R>>
     where
         S: LiveBrand,
     {
         match self.admits(&resource).and_then(|()| self.await_producers(&resource)) {
-            Ok(()) => Ok(resource.__bind(self, Token::new())),
+            Ok(()) => {
+                trace::idle("bind", &resource);
+                Ok(resource.__bind(self, Token::new()))
+            }
             Err(error) => Err(Returned::new(error, resource)),
         }
     }
@@ -50,10 +56,12 @@ impl<S> Stream<S> {
     /// A part of the resource lives on another device, or the device has failed. The event comes
     /// back.
     #[inline]
+    #[track_caller]
     pub fn wait<R: Resource>(self, event: Event<R>) -> Result<R::On<S>, Returned<Event<R>>>
     where
         S: LiveBrand,
     {
+        let _here = driver::trace::here();
         let waited = self.admits(event.value()).and_then(|()| match event.lease() {
             Some(lease) => self.inner().wait(lease),
             None => self.device().ensure_usable().and_then(|()| self.await_producers(event.value())),
@@ -85,6 +93,7 @@ impl<S> Stream<S> {
     /// # Ok::<(), thalweg::Error>(())
     /// ```
     #[inline]
+    #[track_caller]
     pub fn hand_off<B: Bundle<S>, T: LiveBrand>(
         self,
         bundle: B,
@@ -93,6 +102,7 @@ impl<S> Stream<S> {
     where
         S: LiveBrand,
     {
+        let _here = driver::trace::here();
         // Before readings in the bundle end, whose ends could not be recorded.
         if let Err(error) = self.device().ensure_usable() {
             return Err(Returned::new(error, bundle));
@@ -137,6 +147,7 @@ impl<S> Stream<S> {
     ///
     /// # Errors
     /// The driver cannot order the streams.
+    #[track_caller]
     pub fn follow<T: LiveBrand>(self, other: &Stream<T>) -> Result<()>
     where
         S: LiveBrand,

@@ -12,5 +12,6 @@ mod shared_graphs;
 mod soundness;
 mod states;
 mod streams;
+mod trace;
 
 thalweg::ptx! {}

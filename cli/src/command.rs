@@ -65,6 +65,9 @@ const OTHER_EXAMPLES: &str = "
   thalweg devices
       lists the devices
 
+  thalweg trace check run.log
+      finds missing waits in the log that THALWEG_TRACE=run.log wrote
+
   thalweg completions bash > ~/.local/share/bash-completion/completions/thalweg
       lets the shell complete commands and flags";
 
@@ -240,6 +243,8 @@ pub(crate) enum Command {
     Predict(crate::predict::PredictArgs),
     /// List the devices and what they can do, and say which one a run would use
     Devices(DevicesArgs),
+    /// Find missing waits of a program in its log
+    Trace(crate::trace::TraceArgs),
     /// Run a program as several processes of this machine, each a rank
     #[cfg(feature = "ranks")]
     #[command(long_about = crate::launch::ABOUT, after_long_help = crate::launch::NOTES)]

@@ -1,10 +1,10 @@
 //! The command `thalweg` turns photographs into adaptive visual tokens.
 //!
 //! `command` parses the command line (`args`). `tokens`, `augment`, `process`, `train`, `predict`
-//! and `devices` are subcommands. `tokens` finds the photographs (`inputs`), decodes them
+//! `devices` and `trace` are subcommands. `tokens` finds the photographs (`inputs`), decodes them
 //! (`photos`), computes the results (`engine`), draws which patches got tokens (`heatmap`), writes
 //! files that are either whole or absent (`output`) and reports what it did (`report`). `devices`
-//! lists the devices. `launch` runs a program as several ranks.
+//! lists the devices. `launch` runs a program as several ranks. `trace` reads logs of calls.
 
 mod args;
 mod augment;
@@ -22,6 +22,7 @@ mod predict;
 mod process;
 mod report;
 mod tokens;
+mod trace;
 #[cfg(feature = "train")]
 mod train;
 
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "train")]
         Command::Predict(args) => predict::run(&args),
         Command::Devices(list) => devices::run(&list),
+        Command::Trace(args) => trace::run(&args),
         #[cfg(feature = "ranks")]
         Command::Launch(launch) => launch::run(&launch),
         Command::Completions { shell } => output::print(&command::completions(shell)).map(|()| ExitCode::SUCCESS),

@@ -11,6 +11,7 @@ mod process;
 mod query;
 mod results;
 mod support;
+mod trace;
 mod train;
 mod train_ranks;
 mod trees;

@@ -321,6 +321,11 @@ impl<S: LiveBrand> Comm<S> {
                 // stream orders all uses of their memory, and each that is received into is
                 // borrowed exclusively.
                 unsafe { nccl.exchange(seq, &all) }?;
+                let [sent, received] = [true, false].map(|sends| -> Vec<_> {
+                    let own = all.iter().filter(|message| message.sends == sends);
+                    own.map(|message| (message.address, message.call.count * message.call.kind.size())).collect()
+                });
+                self.stream.trace_work("NCCL messages", &sent, &received);
                 nccl.mark(&self.stream);
                 Ok(())
             }
@@ -364,7 +369,7 @@ impl<S: LiveBrand> Comm<S> {
     fn in_place<T: CollectiveElement>(&mut self, call: Call, x: &mut DeviceSlice<S, T>) -> Result<()> {
         let bytes = x.byte_len();
         let Some(seq) = self.begin(call, bytes)? else { return Ok(()) };
-        let own = self.block(bytes / self.size());
+        let (own, size) = (self.block(bytes / self.size()), self.size());
         match &mut self.transport {
             Transport::Alone => Ok(()),
             Transport::Nccl { nccl, .. } => {
@@ -373,6 +378,8 @@ impl<S: LiveBrand> Comm<S> {
                 // SAFETY: `x` has the elements that the call says, with those of this rank in their
                 // place. This stream orders all uses of its memory, and it is borrowed exclusively.
                 unsafe { nccl.collective(seq, call, from, to) }?;
+                let (reads, writes) = call.spans(from, to, size);
+                self.stream.trace_work("NCCL collective", &[reads], &[writes]);
                 nccl.mark(&self.stream);
                 Ok(())
             }
@@ -418,6 +425,7 @@ impl<S: LiveBrand> Comm<S> {
                 _ => Ok(()),
             };
         };
+        let size = self.size();
         match &mut self.transport {
             Transport::Alone => Ok(()),
             Transport::Nccl { nccl, barrier } => {
@@ -429,6 +437,9 @@ impl<S: LiveBrand> Comm<S> {
                 // not read. A barrier has a byte of its own. This stream orders all uses of the
                 // memory.
                 unsafe { nccl.collective(seq, call, from.unwrap_or(one), to.unwrap_or(one)) }?;
+                let (reads, writes) = call.spans(from.unwrap_or(one), to.unwrap_or(one), size);
+                let [reads, writes] = [(from, reads), (to, writes)].map(|(side, span)| side.map_or((0, 0), |_| span));
+                self.stream.trace_work("NCCL collective", &[reads], &[writes]);
                 nccl.mark(&self.stream);
                 Ok(())
             }

@@ -128,7 +128,10 @@ impl<'g> Recorder<'_, 'g> {
         // SAFETY: The callers pass slices of the bundle under capture with the elements that the
         // call says, exclusive ones where it writes. A replay takes the same bundle, and its stream
         // orders all uses of the memory.
-        unsafe { nccl.record(call, from, to, stream) }
+        unsafe { nccl.record(call, from, to, stream) }?;
+        let (reads, writes) = call.spans(from, to, self.size);
+        self.stream.trace_work("NCCL collective", &[reads], &[writes]);
+        Ok(())
     }
 }
 

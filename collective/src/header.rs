@@ -48,6 +48,19 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    /// The address and the bytes of what one of `ranks` ranks reads from `from`, and of what it
+    /// writes to `to`.
+    pub(crate) fn spans(&self, from: u64, to: u64, ranks: usize) -> ((u64, usize), (u64, usize)) {
+        let one = self.count * self.kind.size();
+        let all = one * ranks;
+        let (reads, writes) = match self.code {
+            Code::ReduceScatter => (all, one),
+            Code::AllGather => (one, all),
+            _ => (one, one),
+        };
+        ((from, reads), (to, writes))
+    }
+
     /// The operation in words.
     pub(crate) fn text(&self) -> String {
         let name = match self.code {

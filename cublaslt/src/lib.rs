@@ -97,6 +97,31 @@ pub enum UsedBackend {
     ByThalweg,
 }
 
+/// An address and bytes.
+type Span = (u64, usize);
+
+/// The memory that a product reads, and that of its result, whose elements have these sizes.
+fn spans(product: &CheckedMatmul, operand: usize, result: usize) -> ([Span; 5], Span) {
+    let &CheckedMatmul { extents: [m, n, k], batch, transposed, strides, batch_strides, addresses, added, .. } =
+        product;
+    let span = |i: usize, addr: Option<u64>, [rows, columns]: [u32; 2], size: usize| {
+        let last = u64::from(batch.saturating_sub(1)) * batch_strides[i]
+            + u64::from(rows.saturating_sub(1)) * u64::from(strides[i]);
+        addr.map_or((0, 0), |addr| (addr, (last + u64::from(columns)) as usize * size))
+    };
+    let stored =
+        |transposed: bool, [rows, columns]: [u32; 2]| if transposed { [columns, rows] } else { [rows, columns] };
+    let c = span(2, Some(addresses[2]), [m, n], result);
+    let reads = [
+        span(0, Some(addresses[0]), stored(transposed[0], [m, k]), operand),
+        span(1, Some(addresses[1]), stored(transposed[1], [k, n]), operand),
+        added[0].map_or((0, 0), |bias| (bias, n as usize * result)),
+        span(3, added[1], [m, n], result),
+        if product.accumulate { c } else { (0, 0) },
+    ];
+    (reads, c)
+}
+
 impl CublasLt {
     /// Loads the library, and prepares it for a device. Later calls for the same device return the
     /// same. The first call of a process reads `THALWEG_CUBLASLT`, the file of the library.
@@ -193,6 +218,8 @@ impl CublasLt {
             // follow `start`.
             && device.with_context(|| unsafe { self.enqueue(key, &product, start, stream) })??
         {
+            let (reads, result) = spans(&product, size_of::<T>(), size_of::<C>());
+            s.trace_work("cublasLtMatmul", &reads, &[result, (start, bytes)]);
             return Ok(UsedBackend::ByLibrary);
         }
         linear::matmul(s, batch, a, b, epilogue, c)?;

@@ -16,6 +16,8 @@ mod ffi;
 pub(crate) mod guard;
 pub(crate) mod nvtx;
 mod stream;
+pub(crate) mod trace;
+mod traced;
 
 use cpu::CpuError;
 pub(crate) use cpu::{Pattern, Pitch, Rows};
@@ -24,6 +26,8 @@ pub use ffi::captures::beside_captures;
 
 use crate::error::{Result, Version};
 use guard::{Forbidden, Guarded};
+use trace::Kind;
+use traced::note;
 
 /// The reason why a call failed, as facts. `runtime::device` makes the
 /// [`Error`](crate::error::Error) and puts the device's name in it.
@@ -296,15 +300,17 @@ impl Driver {
     }
 
     pub(crate) fn new_event(self, timed: bool) -> Result<EventHandle, Fault> {
-        Ok(match self {
+        let event = match self {
             Self::Cuda(c) => EventHandle::Cuda(c, c.new_event(timed)?),
             Self::Cpu(c) => EventHandle::Cpu(Guarded::new(c.enter()?.event())),
-        })
+        };
+        note(|| Kind::Event { event: event.id() });
+        Ok(event)
     }
 
     /// Allocates page-locked memory, zeroed. `combined` memory is write-combined on a GPU.
     pub(crate) fn host_alloc(self, bytes: usize, combined: bool) -> Result<NonNull<u8>, Fault> {
-        Ok(match self {
+        let p = match self {
             Self::Cuda(c) => {
                 let p = c.host_alloc(bytes, combined).map_err(|failure| Fault::of_allocation(failure, bytes))?;
                 // The memory is zeroed so that a slice of it never shows old data.
@@ -314,7 +320,9 @@ impl Driver {
                 p
             }
             Self::Cpu(c) => c.enter()?.host_alloc(bytes)?,
-        })
+        };
+        note(|| Kind::Pin { addr: p.addr().get() as u64, bytes: bytes as u64 });
+        Ok(p)
     }
 
     /// Frees page-locked memory.
@@ -323,6 +331,7 @@ impl Driver {
     /// [`host_alloc`](Self::host_alloc) of this device returned `p` for the same `bytes`, `p` is
     /// freed once, and nothing uses the memory any more.
     pub(crate) unsafe fn host_free(self, p: NonNull<u8>, bytes: usize) -> Result<(), Fault> {
+        note(|| Kind::Unpin { addr: p.addr().get() as u64 });
         // SAFETY: [free] The caller passes memory of this device's `host_alloc` that is unused from
         // now on. Both machines require exactly that.
         unsafe {
@@ -348,6 +357,7 @@ impl Driver {
                 p.as_ptr().expose_provenance();
             }
         }
+        note(|| Kind::Pin { addr: p.addr().get() as u64, bytes: bytes as u64 });
         Ok(())
     }
 
@@ -357,6 +367,7 @@ impl Driver {
     /// [`host_register`](Self::host_register) of this device took `p`, and no device uses the
     /// memory any more.
     pub(crate) unsafe fn host_unregister(self, p: NonNull<u8>) -> Result<(), Fault> {
+        note(|| Kind::Unpin { addr: p.addr().get() as u64 });
         match self {
             // SAFETY: [free] The caller passes registered memory that no device uses any more.
             Self::Cuda(c) => unsafe { c.host_unregister(p)? },
@@ -367,10 +378,14 @@ impl Driver {
 
     /// The address by which kernels of this device access page-locked memory.
     pub(crate) fn host_on_device(self, p: u64) -> Result<u64, Fault> {
-        Ok(match self {
+        let at = match self {
             Self::Cuda(c) => c.host_on_device(p)?,
             Self::Cpu(c) => c.enter().map(|_| p)?,
-        })
+        };
+        if at != p {
+            note(|| Kind::Map { addr: p, at });
+        }
+        Ok(at)
     }
 
     /// Returns the number of blocks of this shape that run at once on a multiprocessor. On a GPU it
@@ -415,20 +430,24 @@ impl GraphHandle {
 
 impl EventHandle {
     pub(crate) fn is_complete(&self) -> Result<bool, Fault> {
-        Ok(match self {
+        let complete = match self {
             Self::Cuda(c, e) => c.event_done(e)?,
             Self::Cpu(e) => e.enter()?.query()?,
-        })
+        };
+        self.seen(complete);
+        Ok(complete)
     }
 
     /// Whether the event is complete; false if that cannot be known. Unlike
     /// [`is_complete`](Self::is_complete), it never runs commands of a seeded schedule, so
     /// destructors and code under locks may call it.
     pub(crate) fn is_known_complete(&self) -> bool {
-        match self {
+        let complete = match self {
             Self::Cuda(c, e) => c.event_done(e).unwrap_or(false),
             Self::Cpu(e) => e.enter().is_ok_and(cpu::Event::is_known_complete),
-        }
+        };
+        self.seen(complete);
+        complete
     }
 
     pub(crate) fn synchronize(&self) -> Result<(), Fault> {
@@ -436,6 +455,7 @@ impl EventHandle {
             Self::Cuda(c, e) => c.event_synchronize(e)?,
             Self::Cpu(e) => e.enter()?.synchronize()?,
         }
+        self.seen(true);
         Ok(())
     }
 

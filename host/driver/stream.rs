@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex};
 use thalweg_simt::host::{Kernel, LaunchShape, MatrixView, TensorMap};
 
 use super::cpu::Work;
+use super::trace::{self, Access, Kind, Row};
+use super::traced::{self, done, note};
 use super::{Driver, EventHandle, Fault, GraphHandle, Pattern, Rows, StreamHandle};
 use crate::error::Version;
 use crate::lock;
@@ -30,30 +32,38 @@ impl StreamHandle {
     }
 
     #[inline]
+    #[track_caller]
     pub(crate) fn record(self, event: &EventHandle) -> Result<(), Fault> {
+        let calling = self.calling(|stream| Row::new(Kind::Record { stream, event: event.id() }, ""));
         match (self, event) {
             (Self::Cuda(c, s), EventHandle::Cuda(_, e)) => c.record(e, s)?,
             (Self::Cpu(q), EventHandle::Cpu(e)) => q.enter()?.record(e.facts()),
             _ => return Err(Fault::Unrelated),
         }
+        done(calling);
         Ok(())
     }
 
     #[inline]
+    #[track_caller]
     pub(crate) fn wait(self, event: &EventHandle) -> Result<(), Fault> {
+        let calling = self.calling(|stream| Row::new(Kind::Wait { stream, event: event.id() }, ""));
         match (self, event) {
             (Self::Cuda(c, s), EventHandle::Cuda(_, e)) => c.wait(s, e)?,
             (Self::Cpu(q), EventHandle::Cpu(e)) if q.facts().can_wait(e.facts()) => q.enter()?.wait(e.facts())?,
             _ => return Err(Fault::Unrelated),
         }
+        done(calling);
         Ok(())
     }
 
     /// Records `event` here and makes `to` wait for it.
     #[inline]
+    #[track_caller]
     pub(crate) fn hand_off(self, event: &EventHandle, to: Self) -> Result<(), Fault> {
         if let (Self::Cuda(c, from), EventHandle::Cuda(_, e), Self::Cuda(d, to)) = (self, event, to)
             && std::ptr::eq(c, d)
+            && !trace::on()
         {
             return Ok(c.hand_off(e, from, to)?);
         }
@@ -67,6 +77,7 @@ impl StreamHandle {
             Self::Cuda(c, s) => c.begin_capture(s)?,
             Self::Cpu(q) => _ = q.enter()?,
         }
+        note(|| Kind::Capture { stream: self.number() });
         Ok(())
     }
 
@@ -74,22 +85,23 @@ impl StreamHandle {
     /// stream](Driver::new_capture_stream), with what was captured so far before it. Returns the
     /// number that [`join`](Self::join) takes.
     pub(crate) fn fork(self, event: &EventHandle, branch: Self) -> Result<usize, Fault> {
-        match (self, branch) {
-            (Self::Cpu(q), Self::Cpu(_)) => Ok(q.enter()?.recorded()),
-            _ => self.hand_off(event, branch).map(|()| 0),
-        }
+        let forked = match (self, branch) {
+            (Self::Cpu(q), Self::Cpu(_)) => q.enter()?.recorded(),
+            _ => self.hand_off(event, branch).map(|()| 0)?,
+        };
+        note(|| Kind::Fork { stream: self.number(), branch: branch.number() });
+        Ok(forked)
     }
 
     /// Ends a branch of a capture. What is captured later comes after it. `event` is that of the
     /// branch, and `forked` the number that [`fork`](Self::fork) returned.
     pub(crate) fn join(self, forked: usize, branch: Self, event: &EventHandle) -> Result<(), Fault> {
         match (self, branch) {
-            (Self::Cpu(q), Self::Cpu(branch)) => {
-                q.enter()?.join(forked, branch.enter()?);
-                Ok(())
-            }
-            _ => branch.hand_off(event, self),
+            (Self::Cpu(q), Self::Cpu(branch)) => q.enter()?.join(forked, branch.enter()?),
+            _ => branch.hand_off(event, self)?,
         }
+        note(|| Kind::Join { stream: self.number(), branch: branch.number() });
+        Ok(())
     }
 
     /// Whether a capture stream is still in a capture, so that it cannot be used for another one.
@@ -103,7 +115,7 @@ impl StreamHandle {
     /// Ends the capture. Returns the graph with the number of its nodes, and whether the stream can
     /// be used again.
     pub(crate) fn end_capture(self) -> (Result<(GraphHandle, usize), Fault>, bool) {
-        match self {
+        let (graph, usable) = match self {
             Self::Cuda(c, s) => {
                 let (graph, usable) = c.end_capture(s);
                 (graph.map(|(graph, nodes)| (GraphHandle::Cuda(c, graph), nodes)).map_err(Fault::Cuda), usable)
@@ -118,7 +130,9 @@ impl StreamHandle {
                 }
                 Err(why) => (Err(why.into()), false),
             },
-        }
+        };
+        note(|| Kind::Graph { stream: self.number(), graph: graph.as_ref().map_or(0, |(graph, _)| graph.id()) });
+        (graph, usable)
     }
 
     /// Enqueues the whole graph.
@@ -127,7 +141,9 @@ impl StreamHandle {
     /// The graph was captured on this stream's device. What each captured call requires holds
     /// again, as if it were made on this stream now.
     #[inline]
+    #[track_caller]
     pub(crate) unsafe fn replay(self, graph: &mut GraphHandle) -> Result<(), Fault> {
+        let calling = self.calling(|stream| Row::new(Kind::Replay { stream, graph: graph.id() }, ""));
         // SAFETY: [graph] The caller guarantees that each captured call is sound on this stream
         // now, which is what both machines require.
         unsafe {
@@ -137,31 +153,35 @@ impl StreamHandle {
                 _ => return Err(Fault::Unrelated),
             }
         }
+        done(calling);
         Ok(())
     }
 
     pub(crate) fn synchronize(self) -> Result<(), Fault> {
-        match self {
-            Self::Cuda(c, s) => c.synchronize(s)?,
-            Self::Cpu(q) => q.enter()?.synchronize()?,
-        }
-        Ok(())
+        let wait = || match self {
+            Self::Cuda(c, s) => Ok(c.synchronize(s)?),
+            Self::Cpu(q) => Ok(q.enter()?.synchronize()?),
+        };
+        self.waiting(|| wait().map(|()| true)).map(drop)
     }
 
     pub(crate) fn is_complete(self) -> Result<bool, Fault> {
-        Ok(match self {
-            Self::Cuda(c, s) => c.query(s)?,
-            Self::Cpu(q) => q.enter()?.query()?,
+        self.waiting(|| match self {
+            Self::Cuda(c, s) => Ok(c.query(s)?),
+            Self::Cpu(q) => Ok(q.enter()?.query()?),
         })
     }
 
     /// Allocates device memory in stream order. Its content is arbitrary.
     #[inline]
+    #[track_caller]
     pub(crate) fn alloc(self, bytes: usize) -> Result<u64, Fault> {
-        Ok(match self {
+        let addr = match self {
             Self::Cuda(c, s) => c.alloc(s, bytes).map_err(|failure| Fault::of_allocation(failure, bytes))?,
             Self::Cpu(q) => q.enter()?.cpu().alloc(bytes)?.as_ptr().expose_provenance() as u64,
-        })
+        };
+        note(|| Kind::Alloc { stream: self.number(), addr, bytes: bytes as u64 });
+        Ok(addr)
     }
 
     /// Frees device memory in stream order.
@@ -171,6 +191,10 @@ impl StreamHandle {
     /// `addr` is freed once, and the stream orders all uses of the memory before this call.
     #[inline]
     pub(crate) unsafe fn free(self, addr: u64, bytes: usize) -> Result<(), Fault> {
+        let calling = self.calling(|stream| Row::new(Kind::Free { stream, addr, bytes: bytes as u64 }, ""));
+        if let (Self::Cuda(..), Some(calling)) = (self, &calling) {
+            calling.now(); // before the memory may be lent again
+        }
         // SAFETY: [free] The caller frees an allocation of this device once, after all its uses in
         // stream order. Both machines require exactly that.
         unsafe {
@@ -179,6 +203,7 @@ impl StreamHandle {
                 Self::Cpu(q) => q.enter()?.free(addr, bytes),
             }
         }
+        done(calling);
         Ok(())
     }
 
@@ -188,7 +213,11 @@ impl StreamHandle {
     /// Both ranges are valid for `bytes` until the copy is done and do not overlap. The stream
     /// orders every other access that conflicts with the copy before or after it.
     #[inline]
+    #[track_caller]
     pub(crate) unsafe fn copy_to_device(self, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
+        let calling = self.working("copy_to_device", || {
+            [Access::read(from, bytes as u64).of_host(true), Access::write(to, bytes as u64)]
+        });
         // SAFETY: [order] The caller passes two valid ranges whose other uses the stream orders
         // with the copy. The method of either machine requires the same.
         unsafe {
@@ -197,6 +226,7 @@ impl StreamHandle {
                 Self::Cpu(q) => q.enter()?.submit(Work::Copy { dst: to, src: from, bytes }),
             }
         }
+        done(calling);
         Ok(())
     }
 
@@ -205,7 +235,11 @@ impl StreamHandle {
     /// # Safety
     /// The same as for [`copy_to_device`](Self::copy_to_device).
     #[inline]
+    #[track_caller]
     pub(crate) unsafe fn copy_to_host(self, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
+        let calling = self.working("copy_to_host", || {
+            [Access::read(from, bytes as u64), Access::write(to, bytes as u64).of_host(true)]
+        });
         // SAFETY: [order] The caller passes two valid ranges whose other uses the stream orders
         // with the copy. The method of either machine requires the same.
         unsafe {
@@ -214,6 +248,7 @@ impl StreamHandle {
                 Self::Cpu(q) => q.enter()?.submit(Work::Copy { dst: to, src: from, bytes }),
             }
         }
+        done(calling);
         Ok(())
     }
 
@@ -222,7 +257,9 @@ impl StreamHandle {
     /// # Safety
     /// The same as for [`copy_to_device`](Self::copy_to_device).
     #[inline]
+    #[track_caller]
     pub(crate) unsafe fn copy(self, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
+        let calling = self.working("copy", || [Access::read(from, bytes as u64), Access::write(to, bytes as u64)]);
         // SAFETY: [order] The caller passes two valid ranges whose other uses the stream orders
         // with the copy. The method of either machine requires the same.
         unsafe {
@@ -231,6 +268,7 @@ impl StreamHandle {
                 Self::Cpu(q) => q.enter()?.submit(Work::Copy { dst: to, src: from, bytes }),
             }
         }
+        done(calling);
         Ok(())
     }
 
@@ -239,7 +277,10 @@ impl StreamHandle {
     /// # Safety
     /// The same as for [`copy_to_device`](Self::copy_to_device), and each address belongs to the
     /// device beside it.
+    #[track_caller]
     pub(crate) unsafe fn copy_peer(self, to: (Driver, u64), from: (Driver, u64), bytes: usize) -> Result<(), Fault> {
+        let calling =
+            self.working("copy_peer", || [Access::read(from.1, bytes as u64), Access::write(to.1, bytes as u64)]);
         // SAFETY: [order] The caller passes two valid ranges, each with its device, whose other
         // uses the stream orders with the copy. The method of either machine requires the same.
         unsafe {
@@ -253,6 +294,7 @@ impl StreamHandle {
                 _ => return Err(Fault::Unrelated),
             }
         }
+        done(calling);
         Ok(())
     }
 
@@ -262,7 +304,9 @@ impl StreamHandle {
     /// Both sides have all rows, valid until the copy is done. The rows of the target do not
     /// overlap, neither one another nor the source. The stream orders every other access that
     /// conflicts with the copy before or after it.
+    #[track_caller]
     pub(crate) unsafe fn copy_rows(self, copy: Rows, host: [bool; 2]) -> Result<(), Fault> {
+        let calling = self.working("copy_rows", || traced::rows(&copy, host));
         // SAFETY: [order] The caller passes valid rows whose other uses the stream orders with the
         // copy. The method of either machine requires the same.
         unsafe {
@@ -271,6 +315,7 @@ impl StreamHandle {
                 Self::Cpu(q) => q.enter()?.submit(Work::CopyRows { copy, start: 0 }),
             }
         }
+        done(calling);
         Ok(())
     }
 
@@ -280,7 +325,10 @@ impl StreamHandle {
     /// `to` and `stride` are aligned for the pattern, which is not larger than `stride`. The memory
     /// is valid for `count` strides until the fill is done. The stream orders every other access of
     /// this memory before or after the fill.
+    #[track_caller]
     pub(crate) unsafe fn fill(self, to: u64, stride: usize, pattern: Pattern, count: usize) -> Result<(), Fault> {
+        let calling =
+            self.working("fill", || [Access::write(to, (count.saturating_sub(1) * stride + pattern.size()) as u64)]);
         // SAFETY: [order] The caller passes aligned memory for `count` strides whose other uses the
         // stream orders with the fill. The method of either machine requires the same.
         unsafe {
@@ -289,6 +337,7 @@ impl StreamHandle {
                 Self::Cpu(q) => q.enter()?.submit(Work::Fill { dst: to, stride, pattern, count }),
             }
         }
+        done(calling);
         Ok(())
     }
 
@@ -310,8 +359,10 @@ impl StreamHandle {
         Ok(())
     }
 
-    /// Enqueues a host function. If the stream cannot take it, `f` is dropped.
-    pub(crate) fn launch_host(self, f: Box<dyn FnOnce() + Send>) -> Result<(), Fault> {
+    /// Enqueues a host function, which may access the memory at this address, with so many bytes.
+    /// If the stream cannot take it, `f` is dropped.
+    #[track_caller]
+    pub(crate) fn launch_host(self, memory: Option<(u64, usize)>, f: Box<dyn FnOnce() + Send>) -> Result<(), Fault> {
         type Slot = Mutex<Option<Box<dyn FnOnce() + Send>>>;
         unsafe extern "C" fn run(data: *mut c_void) {
             // SAFETY: [once] `launch_host` made `data` with `Arc::into_raw` for this call alone,
@@ -322,6 +373,10 @@ impl StreamHandle {
                 f();
             }
         }
+        let calling = self.calling(|stream| {
+            let accesses = memory.iter().map(|&(addr, bytes)| Access::write(addr, bytes as u64)).collect();
+            Row::new(Kind::Work { stream, accesses }, "host function")
+        });
         match self {
             Self::Cuda(c, s) => {
                 let slot: Arc<Slot> = Arc::new(Mutex::new(Some(f)));
@@ -341,6 +396,7 @@ impl StreamHandle {
             }
             Self::Cpu(q) => q.enter()?.host(f),
         }
+        done(calling);
         Ok(())
     }
 
@@ -351,6 +407,7 @@ impl StreamHandle {
     /// that conflicts with the kernel's accesses to its buffers before or after the launch.
     /// `function`, if given, is the kernel's function on this device.
     #[inline]
+    #[track_caller]
     pub(crate) unsafe fn launch(
         self,
         kernel: &'static Kernel,
@@ -358,6 +415,7 @@ impl StreamHandle {
         shape: LaunchShape,
         slots: &[u64],
     ) -> Result<(), Fault> {
+        let calling = self.launching(kernel, slots);
         // SAFETY: [kernel] The caller guarantees sound arguments, ordered buffers and the right
         // function. The method of either machine requires the same.
         unsafe {
@@ -366,14 +424,19 @@ impl StreamHandle {
                 Self::Cpu(q) => q.enter()?.submit(Work::launch(kernel, shape, slots)?),
             }
         }
+        done(calling);
         Ok(())
     }
 
     /// Makes a map for the copy engine for tiles; `None` if the device has no such engine.
     pub(crate) fn tensor_map(self, tiles: &MatrixView) -> Result<Option<TensorMap>, Fault> {
-        Ok(match self {
-            Self::Cuda(c, _) if c.info.capability == Version { major: 9, minor: 0 } => Some(c.tensor_map(tiles)?),
-            _ => None,
-        })
+        match self {
+            Self::Cuda(c, _) if c.info.capability == Version { major: 9, minor: 0 } => {
+                let map = c.tensor_map(tiles)?;
+                traced::mapped(&map, tiles);
+                Ok(Some(map))
+            }
+            _ => Ok(None),
+        }
     }
 }

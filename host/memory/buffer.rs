@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::ops::Range;
 
 use log::debug;
 use thalweg_simt::host::DeviceSlice;
@@ -12,9 +12,10 @@ use crate::brand::{Brand, LiveBrand};
 use crate::error::{Error, Result, Returned};
 use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Producer, Resource, Token};
 use crate::runtime::device::Device;
-use crate::runtime::memory::{DeviceBlock, Memory, Owned, Split, When, give_back, next_allocation};
+use crate::runtime::memory::{DeviceBlock, Memory, Owned, When, give_back, next_allocation};
 use crate::runtime::sync_stats::HostWait;
 use crate::stream::Stream;
+use crate::trace;
 
 /// `len` elements of `T` in device memory. The buffer is idle: no work on it is pending.
 ///
@@ -58,9 +59,10 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// # Errors
     /// The elements need more bytes than an allocation can hold.
+    #[track_caller]
     pub unsafe fn from_raw(device: Device, addr: u64, len: usize) -> Result<Self> {
         const { element::<T>() }
-        byte_len::<T>(len)?;
+        trace::adopted(addr, byte_len::<T>(len)?);
         Ok(Self::new(addr, len, device))
     }
 
@@ -92,13 +94,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// `n` is more than the number of elements and 65536 together, or there is no memory for a list
     /// of so many pieces. The buffer comes back.
     pub fn split_even(mut self, n: usize) -> Result<Vec<Self>, Returned<Self>> {
-        let mut pieces = match split::admits(self.len, n).and_then(|()| split::list(n)) {
-            Ok(pieces) => pieces,
-            Err(error) => return Err(Returned::new(error, self)),
-        };
-        let owner = self.memory.take().share();
-        pieces.extend(split::pieces(self.len, n).map(|r| self.part(r.start, r.len(), owner.clone())));
-        Ok(pieces)
+        self.cut_even(n, |piece| piece).map_err(|error| Returned::new(error, self))
     }
 
     /// Splits into pieces of these lengths, one after another. They own disjoint parts of the
@@ -107,28 +103,49 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// # Errors
     /// The lengths are not those of the whole buffer together. The buffer comes back.
     pub fn split_at_lengths(mut self, lens: &[usize]) -> Result<Vec<Self>, Returned<Self>> {
-        let sum = lens.iter().try_fold(0usize, |sum, &len| sum.checked_add(len));
-        if sum != Some(self.len) {
-            let given = sum.map_or("more than can be counted".to_owned(), |sum| sum.to_string());
-            let expected = format!("{}, the elements of the buffer", self.len);
-            return Err(Returned::new(Error::Parameter { name: "lens", given, expected }, self));
-        }
-        let owner = self.memory.take().share();
-        let starts = lens.iter().scan(0, |end, &len| {
-            *end += len;
-            Some(*end - len)
-        });
-        Ok(starts.zip(lens).map(|(start, &len)| self.part(start, len, owner.clone())).collect())
+        self.cut_at_lengths(lens, |piece| piece).map_err(|error| Returned::new(error, self))
     }
 
-    fn part(&self, start: usize, len: usize, owner: Option<Arc<Split<DeviceBlock>>>) -> Self {
+    /// Takes the memory as `n` pieces. `wrap` puts each one in its state.
+    fn cut_even<P>(&mut self, n: usize, wrap: impl Fn(Self) -> P) -> Result<Vec<P>> {
+        split::admits(self.len, n)?;
+        let list = split::list(n)?;
+        Ok(self.pieces(split::pieces(self.len, n), list, wrap))
+    }
+
+    /// Takes the memory as pieces of these lengths.
+    fn cut_at_lengths<P>(&mut self, lens: &[usize], wrap: impl Fn(Self) -> P) -> Result<Vec<P>> {
+        let (ranges, list) = split::lengths(lens, self.len)?;
+        Ok(self.pieces(ranges, list, wrap))
+    }
+
+    fn pieces<P>(
+        &mut self,
+        ranges: impl ExactSizeIterator<Item = Range<usize>>,
+        list: Vec<P>,
+        wrap: impl Fn(Self) -> P,
+    ) -> Vec<P> {
+        if ranges.len() == 0 {
+            return list; // the buffer keeps its memory, and gives it back in its own state
+        }
+        let memory = self.memory.take();
+        split::share(memory, ranges, list, |range, owner| wrap(self.part(range, owner)))
+    }
+
+    fn part(&self, range: Range<usize>, memory: Owned<DeviceBlock>) -> Self {
         Self {
-            addr: self.addr + (start * size_of::<T>()) as u64,
-            len,
+            addr: self.addr + (range.start * size_of::<T>()) as u64,
+            len: range.len(),
             device: self.device,
-            memory: owner.map_or(Owned::Empty, Owned::Piece),
+            memory,
             element: PhantomData,
         }
+    }
+
+    /// The length of the buffer that adjacent pieces make.
+    fn whole<'p>(pieces: impl Iterator<Item = &'p Self> + Clone) -> Result<usize> {
+        split::adjacent(pieces.clone().map(|p| (p.addr, p.len * size_of::<T>(), &p.memory)))?;
+        Ok(pieces.map(|p| p.len).sum())
     }
 
     /// Joins pieces that a split of one buffer made, in their order, into one buffer.
@@ -137,15 +154,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// There are none, they are not pieces of one buffer, or they are not adjacent
     /// ([`Error::NotAdjacent`](crate::Error::NotAdjacent)). The pieces come back.
     pub fn join(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
-        let parts = pieces.iter().map(|p| (p.addr, p.len * size_of::<T>(), &p.memory));
-        if let Err(error) = split::adjacent(parts) {
-            return Err(Returned::new(error, pieces));
-        }
-        let len = pieces.iter().map(|p| p.len).sum();
-        let mut pieces = pieces.into_iter();
-        let Some(mut first) = pieces.next() else { unreachable!("`adjacent` refuses an empty list") };
-        first.len = len;
-        Ok(first)
+        split::join(pieces, |pieces| Self::whole(pieces.iter()), |first, len| first.len = len, drop)
     }
 }
 
@@ -158,8 +167,7 @@ impl<S: LiveBrand, T: DeviceCopy> On<S, DeviceBuffer<T>> {
     /// `n` is more than the number of elements and 65536 together, or there is no memory for a list
     /// of so many pieces. The buffer comes back.
     pub fn split_even(self, n: usize) -> Result<Vec<Self>, Returned<Self>> {
-        let len = self.leaf().len;
-        split::split_on(self, (len, n), DeviceBuffer::split_even)
+        split::cut_on(self, |buffer, on| buffer.cut_even(n, on))
     }
 
     /// Splits into pieces of these lengths, one after another. They own disjoint parts of the
@@ -180,7 +188,7 @@ impl<S: LiveBrand, T: DeviceCopy> On<S, DeviceBuffer<T>> {
     /// # Errors
     /// The lengths are not those of the whole buffer together. The buffer comes back.
     pub fn split_at_lengths(self, lens: &[usize]) -> Result<Vec<Self>, Returned<Self>> {
-        split::cut_on(self, |buffer| buffer.split_at_lengths(lens))
+        split::cut_on(self, |buffer, on| buffer.cut_at_lengths(lens, on))
     }
 
     /// Joins pieces that a split of one buffer made, in their order, into one buffer.
@@ -189,7 +197,7 @@ impl<S: LiveBrand, T: DeviceCopy> On<S, DeviceBuffer<T>> {
     /// There are none, they are not pieces of one buffer, or they are not adjacent
     /// ([`Error::NotAdjacent`](crate::Error::NotAdjacent)). The pieces come back.
     pub fn join(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
-        split::join_on(pieces, DeviceBuffer::join)
+        split::join_on(pieces, |pieces| DeviceBuffer::whole(pieces.iter().map(On::leaf)), |first, len| first.len = len)
     }
 }
 

@@ -14,6 +14,7 @@ use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Producer, Reso
 use crate::runtime::device::Device;
 use crate::runtime::memory::{Memory, Owned, PinnedBlock, Pool, When, give_back};
 use crate::stream::Stream;
+use crate::trace;
 
 /// `len` elements of `T` in page-locked host memory. The buffer is idle: it is an ordinary slice.
 ///
@@ -63,7 +64,9 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
         let block = pool.lend(bytes)?;
         // SAFETY: [owner] The pool lends the block to nobody else, and its memory was zeroed when
         // it was made.
-        Ok(unsafe { Self::from_block(block, len, pool.device()) })
+        let buffer = unsafe { Self::from_block(block, len, pool.device()) };
+        trace::idle("page-locked allocation", &buffer);
+        Ok(buffer)
     }
 
     /// Number of elements. Unlike `len`, it makes no slice, because a host function may have one.
@@ -106,31 +109,45 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// # Errors
     /// `n` is more than the number of elements and 65536 together, or there is no memory for a list
     /// of so many pieces. The buffer comes back.
-    pub fn split_even(self, n: usize) -> Result<Vec<Self>, Returned<Self>> {
-        match split::admits(self.len, n) {
-            Ok(()) => self.split_items(n, 1),
-            Err(error) => Err(Returned::new(error, self)),
-        }
+    pub fn split_even(mut self, n: usize) -> Result<Vec<Self>, Returned<Self>> {
+        self.cut_even(n, |piece| piece).map_err(|error| Returned::new(error, self))
     }
 
     /// Like [`split_even`](Self::split_even), but only between items of `item` elements. The buffer
     /// holds a whole number of items.
     pub(crate) fn split_items(mut self, n: usize, item: usize) -> Result<Vec<Self>, Returned<Self>> {
-        let mut pieces = match split::list(n) {
-            Ok(pieces) => pieces,
-            Err(error) => return Err(Returned::new(error, self)),
-        };
+        match split::list(n) {
+            Ok(list) => Ok(self.pieces(n, item, list, |piece| piece)),
+            Err(error) => Err(Returned::new(error, self)),
+        }
+    }
+
+    /// Takes the memory as `n` pieces. `wrap` puts each one in its state.
+    fn cut_even<P>(&mut self, n: usize, wrap: impl Fn(Self) -> P) -> Result<Vec<P>> {
+        split::admits(self.len, n)?;
+        let list = split::list(n)?;
+        Ok(self.pieces(n, 1, list, wrap))
+    }
+
+    fn pieces<P>(&mut self, n: usize, item: usize, list: Vec<P>, wrap: impl Fn(Self) -> P) -> Vec<P> {
+        if n == 0 {
+            return list; // the buffer keeps its memory, and gives it back in its own state
+        }
         let items = self.len.checked_div(item).unwrap_or(0);
-        let owner = self.memory.take().share();
-        pieces.extend(split::pieces(items, n).map(|r| Self {
+        let (memory, whole, device) = (self.memory.take(), self.ptr, self.device);
+        split::share(memory, split::pieces(items, n), list, |range, memory| {
             // SAFETY: [owner] The offset is inside the buffer: `items * item` is at most its
             // length.
-            ptr: unsafe { self.ptr.add(r.start * item) },
-            len: r.len() * item,
-            device: self.device,
-            memory: owner.clone().map_or(Owned::Empty, Owned::Piece),
-        }));
-        Ok(pieces)
+            let ptr = unsafe { whole.add(range.start * item) };
+            wrap(Self { ptr, len: range.len() * item, device, memory })
+        })
+    }
+
+    /// The length of the buffer that adjacent pieces make.
+    fn whole<'p>(pieces: impl Iterator<Item = &'p Self> + Clone) -> Result<usize> {
+        let place = |p: &'p Self| (p.ptr.as_ptr().expose_provenance() as u64, p.len * size_of::<T>(), &p.memory);
+        split::adjacent(pieces.clone().map(place))?;
+        Ok(pieces.map(|p| p.len).sum())
     }
 
     /// Joins pieces that a split of one buffer made, in their order, into one buffer.
@@ -139,18 +156,9 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// There are none, they are not pieces of one buffer, or they are not adjacent
     /// ([`Error::NotAdjacent`](crate::Error::NotAdjacent)). The pieces come back.
     pub fn join(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
-        let parts =
-            pieces.iter().map(|p| (p.ptr.as_ptr().expose_provenance() as u64, p.len * size_of::<T>(), &p.memory));
-        if let Err(error) = split::adjacent(parts) {
-            return Err(Returned::new(error, pieces));
-        }
-        let len = pieces.iter().map(|p| p.len).sum();
-        let mut pieces = pieces.into_iter();
-        let Some(mut first) = pieces.next() else { unreachable!("`adjacent` refuses an empty list") };
         // The provenance of the first pointer covers the whole block, because `split_even` only
         // moved the pointer.
-        first.len = len;
-        Ok(first)
+        split::join(pieces, |pieces| Self::whole(pieces.iter()), |first, len| first.len = len, drop)
     }
 
     /// The elements, while only readers can be at work. For [`Shared::host`](crate::Shared::host).
@@ -173,8 +181,7 @@ impl<S: LiveBrand, T: DeviceCopy> On<S, PinnedBuffer<T>> {
     /// `n` is more than the number of elements and 65536 together, or there is no memory for a list
     /// of so many pieces. The buffer comes back.
     pub fn split_even(self, n: usize) -> Result<Vec<Self>, Returned<Self>> {
-        let len = self.leaf().len;
-        split::split_on(self, (len, n), PinnedBuffer::split_even)
+        split::cut_on(self, |buffer, on| buffer.cut_even(n, on))
     }
 
     /// Joins pieces that a split of one buffer made, in their order, into one buffer.
@@ -183,7 +190,7 @@ impl<S: LiveBrand, T: DeviceCopy> On<S, PinnedBuffer<T>> {
     /// There are none, they are not pieces of one buffer, or they are not adjacent
     /// ([`Error::NotAdjacent`](crate::Error::NotAdjacent)). The pieces come back.
     pub fn join(pieces: Vec<Self>) -> Result<Self, Returned<Vec<Self>>> {
-        split::join_on(pieces, PinnedBuffer::join)
+        split::join_on(pieces, |pieces| PinnedBuffer::whole(pieces.iter().map(On::leaf)), |first, len| first.len = len)
     }
 }
 

@@ -11,7 +11,7 @@ use log::{debug, warn};
 use super::panics::{Panicked, Panics};
 use super::sync_stats::{HostWait, SyncLog, SyncStats, Waiting};
 use crate::driver::cpu::{CpuError, Schedule};
-use crate::driver::{Driver, Fault, StreamHandle, guard};
+use crate::driver::{Driver, Fault, StreamHandle, guard, trace};
 use crate::error::{Error, Result, Version};
 use crate::lock;
 
@@ -58,6 +58,7 @@ pub enum DeviceKind {
 /// | `THALWEG_CHECK` | the same | `1`: it is a [checked](Device::checked_cpu) one |
 /// | `THALWEG_CHECK_SEED` | all that open a checked device | the seed of its order |
 /// | `THALWEG_LAUNCH_BLOCKING` | all that open a device | `1`: a launch [waits for its kernel](Device::set_launch_blocking) |
+/// | `THALWEG_TRACE` | the first that opens a device | a file, or `check`: see [`trace`](crate::trace) |
 #[derive(Clone, Copy)]
 pub struct Device(&'static DeviceInner);
 
@@ -189,6 +190,7 @@ impl Device {
             return Ok(*device);
         }
         guard::watch_for_fork();
+        trace::start()?;
         let driver = Driver::open_cuda(ordinal)?;
         let id = Id { kind: DeviceKind::Cuda, ordinal };
         open.iter().try_for_each(|(_, other)| driver.reach(other.0.driver)).map_err(|fault| id.error(fault))?;
@@ -284,11 +286,13 @@ impl Device {
     fn open_cpu(schedule: Schedule, ordinal: usize, checked: bool) -> Result<Self> {
         guard::permitted()?;
         guard::watch_for_fork();
+        trace::start()?;
         let id = Id { kind: DeviceKind::Cpu, ordinal };
         Self::new(id, Driver::open_cpu(schedule, checked).map_err(|fault| id.error(fault))?)
     }
 
     fn new(id: Id, driver: Driver) -> Result<Self> {
+        driver.opened(&id.to_string());
         let housekeeping = driver.new_stream(0).map_err(|fault| id.error(fault))?;
         let device = Self(Box::leak(Box::new(DeviceInner {
             id,

@@ -40,7 +40,8 @@ pub(crate) struct StreamInner {
     /// The priority that the driver reports.
     priority: i32,
     /// The event that `hand_off` records. It is recorded on this stream only, so a wait for the
-    /// newest record is a wait for every older one too. So two threads may use it at once.
+    /// newest record is a wait for every older one too. So two threads may use it at once. That
+    /// relies on this: a call that returned before another one on the stream began comes before it.
     pub(crate) hand: EventCell,
     events: &'static EventPool,
     kind: Kind,
@@ -116,6 +117,7 @@ impl StreamInner {
     /// user.
     #[cold]
     pub(crate) fn log_made(&self, what: &str) {
+        self.handle.named(what);
         debug!(target: "thalweg::stream", "{self:?} is for {what}, with priority {}", self.priority);
     }
 
@@ -136,6 +138,7 @@ impl StreamInner {
 
     /// Makes the stream wait for an event, which may be of another device of the same kind.
     #[inline]
+    #[track_caller]
     pub(crate) fn wait(&self, event: &Lease) -> Result<()> {
         self.device.ensure_usable()?;
         event.device().ensure_usable()?;
@@ -148,6 +151,7 @@ impl StreamInner {
     /// Memory counts as used until its free has run. A wait for the whole context would do, too,
     /// but that invalidates every capture in it, and nobody knows whether other code captures.
     #[inline]
+    #[track_caller]
     pub(crate) fn alloc(&self, bytes: usize) -> Result<u64> {
         match self.handle.alloc(bytes) {
             // It is a GPU that says so. The CPU device frees and allocates at once, so its answer
@@ -158,6 +162,7 @@ impl StreamInner {
     }
 
     #[cold]
+    #[track_caller]
     fn alloc_again(&self, bytes: usize) -> Result<u64> {
         self.device.settle_frees()?;
         self.device.seen(self.device.driver().trim())?;

@@ -57,6 +57,49 @@ fn hand_waits() {
 }
 
 #[test]
+fn parts_of_an_event_and_events_that_were_dropped_are_waited_for() {
+    everywhere_and_seeded(|device| {
+        lanes(device, |a, b, c| {
+            let (mut x, mut y) = (filled(a, 1000, 1), filled(a, 1000, 1));
+            let mut first = b.bind(device.pinned::<u32>(1000).unwrap()).unwrap();
+            let mut second = c.bind(device.pinned::<u32>(1000).unwrap()).unwrap();
+            let (back, dropped) = mpsc::channel();
+            let gate = Gate::closed(device);
+            gate.hold(&a);
+            a.fill(&mut x, 2).unwrap();
+            a.fill(&mut y, 3).unwrap();
+            let (x, y) = a.record((x, y)).unwrap().unzip();
+            drop(y.on_drop(move |y| back.send(y).unwrap()));
+            let (x, y) = (b.wait(x).unwrap(), c.wait(dropped.recv().unwrap()).unwrap());
+            b.copy_to_host(&x, &mut first).unwrap();
+            c.copy_to_host(&y, &mut second).unwrap();
+            let (first, second) = (b.record(first).unwrap(), c.record(second).unwrap());
+            not_yet("a copy", || first.is_complete().unwrap() || second.is_complete().unwrap());
+            gate.open();
+            assert_eq!(*first.synchronize().unwrap(), [2; 1000]);
+            assert_eq!(*second.synchronize().unwrap(), [3; 1000]);
+        });
+    });
+}
+
+#[test]
+fn a_host_function_has_its_memory_after_the_work_on_it() {
+    everywhere_and_seeded(|device| {
+        lanes(device, |a, _, _| {
+            let (x, mut host) = (filled(a, 1000, 5), a.bind(device.pinned::<u32>(1000).unwrap()).unwrap());
+            let gate = Gate::closed(device);
+            gate.hold(&a);
+            a.copy_to_host(&x, &mut host).unwrap();
+            a.launch_host_on(&mut host, |host| host.iter_mut().for_each(|v| *v += 1)).unwrap();
+            let host = a.record(host).unwrap();
+            not_yet("the host function", || host.is_complete().unwrap());
+            gate.open();
+            assert_eq!(*host.synchronize().unwrap(), [6; 1000]);
+        });
+    });
+}
+
+#[test]
 fn query_gives_the_event_again_until_the_work_is_done() {
     everywhere_and_seeded(|device| {
         lanes(device, |a, _, _| {

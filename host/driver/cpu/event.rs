@@ -43,6 +43,11 @@ impl Event {
         self.0.cpu
     }
 
+    /// A number that no other event has while this one exists.
+    pub(crate) fn address(&self) -> u64 {
+        Arc::as_ptr(&self.0).addr() as u64
+    }
+
     /// Whether the latest record has been reached. This never runs commands.
     pub(crate) fn is_known_complete(&self) -> bool {
         self.latest_pending().is_none()

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::command::{Command, Flag, Step, Work};
 use super::sync::{Condvar, Mutex, lock, sleep};
 use super::{Cpu, CpuError, Event};
+use crate::driver::trace;
 
 /// A stream of commands, which run in the order in which they were enqueued.
 ///
@@ -179,6 +180,7 @@ impl Queue {
         let mut state = lock(&self.state);
         add(&mut state.commands);
         state.enqueued += count as u64;
+        trace::flush();
         if state.sleeping {
             self.work.notify_one();
         }

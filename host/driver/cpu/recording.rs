@@ -88,6 +88,11 @@ impl Recording {
         commands.into_iter().filter_map(node).collect::<Result<_, _>>().map(Self)
     }
 
+    /// A number that no other recording with commands has while this one exists.
+    pub(crate) fn address(&self) -> u64 {
+        self.0.as_ptr().addr() as u64
+    }
+
     /// The number of commands, those of branches included.
     pub(crate) fn len(&self) -> usize {
         let count = |node: &Node| match node {

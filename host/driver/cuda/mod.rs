@@ -192,6 +192,11 @@ impl Stream {
     fn is_default(self) -> bool {
         self.0.addr() <= 2
     }
+
+    /// Whether it is the default stream of the calling thread, whatever thread that is.
+    pub(crate) fn is_per_thread(self) -> bool {
+        self.0.addr() == 2
+    }
 }
 
 // SAFETY: [thread] A stream is a handle of the CUDA driver, which may be used from every thread.
@@ -202,6 +207,14 @@ unsafe impl Sync for Stream {}
 /// An event of the driver, which this value owns. [`Cuda::destroy_event`] destroys it.
 #[derive(Debug)]
 pub(crate) struct Event(sys::CUevent);
+
+impl Event {
+    /// A number that no other event has while this one exists.
+    pub(crate) fn address(&self) -> u64 {
+        self.0.addr() as u64
+    }
+}
+
 // SAFETY: [thread] An event is a handle of the CUDA driver, which may be used from every thread.
 unsafe impl Send for Event {}
 // SAFETY: [thread] CUDA allows several threads to use one event at once.
@@ -210,6 +223,14 @@ unsafe impl Sync for Event {}
 /// An executable graph, which this value owns. [`Cuda::destroy_graph`] destroys it.
 #[derive(Debug)]
 pub(crate) struct Graph(sys::CUgraphExec);
+
+impl Graph {
+    /// A number that no other graph has while this one exists.
+    pub(crate) fn address(&self) -> u64 {
+        self.0.addr() as u64
+    }
+}
+
 // SAFETY: [thread] A graph is a handle of the CUDA driver, which may be used from every thread.
 unsafe impl Send for Graph {}
 // SAFETY: [thread] CUDA forbids two launches of one graph at the same time. `launch_graph` takes

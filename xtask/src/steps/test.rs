@@ -49,6 +49,21 @@ pub(crate) fn checked() -> Result<(), String> {
     Ok(())
 }
 
+/// The tests that run while the log of calls is checked: the package, its test, the number of cases
+/// of its properties, and which of its tests.
+const TRACED: &[(&str, &str, &str, &[&str])] = &[("", "main", "200", &[]), ("", "alone", "8", &["--test-threads=1"])];
+
+/// Runs programs of streams while the checker of the log looks for accesses without an order, and
+/// then programs on a library with a broken rule, which the checker must reject.
+pub(crate) fn trace() -> Result<(), String> {
+    let built = built()?;
+    for (folder, name, cases, filter) in TRACED {
+        let mut test = program(&built, folder, "test", name)?;
+        run(test.args(*filter).env("THALWEG_TRACE", "check").env("THALWEG_CASES", cases))?;
+    }
+    line("tests/broken_rules.py")
+}
+
 /// The forms of the f32 products for compute capability 9.0, which are a feature of the kernels.
 pub(crate) fn hopper() -> Result<(), String> {
     let test = "cargo test --locked -p thalweg-kernels --test main --features linear_f32_sm_90a matmul::";
