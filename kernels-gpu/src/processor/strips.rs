@@ -114,7 +114,7 @@ struct Outputs {
     /// The records of an output.
     groups: u32,
     count: u32,
-    /// What leads from a row or column of the strip to an output.
+    /// The number that makes an output of a row or column of the strip.
     offset: u32,
     unit: i32,
     shift: u32,
@@ -244,8 +244,8 @@ impl Band {
         rows(line, rows(line.wrapping_add(self.pitch).wrapping_add(self.pitch), [0; 3]))
     }
 
-    /// Computes the levels of two neighbors of the canvas: in a row of the band, and a column of the
-    /// strip. `get` loads an element of the window.
+    /// Computes the levels of two neighbors of the canvas: in a row of the band, and a column of
+    /// the strip. `get` loads an element of the window.
     #[inline(always)]
     pub(super) fn pair<'k, C: Simt>(
         self,
