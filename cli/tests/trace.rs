@@ -22,8 +22,8 @@ fn logs_are_accepted_and_rejected() {
 
 #[test]
 fn what_is_no_log_is_named() {
-    let run = Run::of(thalweg().args(["trace", "check", "no-such.log"]).arg(repository("README.md")));
-    let run = run.expect(1, &["no-such.log: the log cannot be read", "README.md: this is no log of THALWEG_TRACE"]);
+    let run = Run::of(thalweg().args(["trace", "check", "no-such.log"]).arg(repository("docs/trace.md")));
+    let run = run.expect(1, &["no-such.log: the log cannot be read", "trace.md: this is no log of THALWEG_TRACE"]);
     assert_eq!(run.out, "");
     Run::of(thalweg().args(["trace", "check"])).expect(2, &["FILE|-"]);
     assert!(Run::of(thalweg().args(["trace", "check", "--help"])).expect(0, &[]).out.contains("Exit code:"));

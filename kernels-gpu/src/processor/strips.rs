@@ -34,8 +34,8 @@ pub(super) struct Strip {
     pub(super) end: u32,
     /// The first unit of the first block of units.
     start: u32,
-    /// 1 for blocks of 2 x 2 units.
-    log: u32,
+    /// Units come in blocks of 1, or of 2 x 2.
+    merge: u32,
     side: u32,
     top: u32,
     left: u32,
@@ -47,7 +47,7 @@ impl Strip {
     /// Returns the strip that begins with `unit`, and ends before `end`. `merge` is 1 or 2.
     #[inline(always)]
     pub(super) fn new(view: View, unit: u32, end: u32, side: u32, merge: u32) -> Self {
-        let (log, m2) = (merge - 1, merge * merge);
+        let m2 = merge * merge;
         let origin = unit.wrapping_sub(view.unit);
         let (block, per_row) = (view.unit / m2, (view.columns / merge).max(1));
         let (row, column) = (block / per_row, block % per_row);
@@ -66,7 +66,7 @@ impl Strip {
             first: unit,
             end,
             start,
-            log,
+            merge,
             side,
             top: row.wrapping_mul(extent),
             left: column.wrapping_mul(extent),
@@ -79,9 +79,9 @@ impl Strip {
     #[inline(always)]
     pub(super) fn place(self, unit: u32, [row, column]: [u32; 2]) -> [u32; 2] {
         let i = unit.wrapping_sub(self.start);
-        let (block, within) = (i >> (2 * self.log), i & ((1 << (2 * self.log)) - 1));
-        let (down, right) = (within >> self.log, within & self.log);
-        [down * self.side + row, ((block << self.log) + right) * self.side + column]
+        // Of blocks of 2 x 2 units, bit 1 is the row.
+        let (down, right) = if self.merge == 2 { (i >> 1 & 1, i >> 1 & !1 | i & 1) } else { (0, i) };
+        [down * self.side + row, right.wrapping_mul(self.side).wrapping_add(column)]
     }
 }
 
@@ -222,24 +222,25 @@ impl Band {
         let [first, end] = samples(record).map(|sample| 3 * sample);
         let line = self.line.wrapping_add(quad.wrapping_mul(4).wrapping_mul(self.pitch));
         // Rows behind the image have weights of 0.
-        let row = |line: u32| {
-            let add = |record: [u32; 4], first: u32, sums: Sums| {
-                let byte = line.wrapping_add(first);
-                of.add(**t, record, channels(**t, words(t, source, byte / 4), byte % 4 * 8), sums)
+        let rows = |line: u32, above: Quad| {
+            let lines = [line, line.wrapping_add(self.pitch)];
+            let add = |record: [u32; 4], first: u32, [a, b]: [Sums; 2]| {
+                let one = |line: u32, sums: Sums| {
+                    let byte = line.wrapping_add(first);
+                    of.add(**t, record, channels(**t, words(t, source, byte / 4), byte % 4 * 8), sums)
+                };
+                [one(lines[0], a), one(lines[1], b)]
             };
             // Most outputs have one record: it stands before the loop.
-            let mut sums = add(record, first, [of.half(); 3]);
+            let mut sums = add(record, first, [[of.half(); 3]; 2]);
             let (mut place, mut first) = (place, first + 12);
             while first < end {
                 place = place.wrapping_add(1);
                 sums = add(source.axes.nearest(t, place), first, sums);
                 first += 12;
             }
-            sums.map(|sum| sum >> of.shift)
-        };
-        let rows = |line: u32, above: Quad| {
-            let [a, b] = [row(line), row(line.wrapping_add(self.pitch))];
-            [0, 1, 2].map(|i| t.clamped_bytes(a[i], b[i], above[i]))
+            let [a, b] = sums;
+            [0, 1, 2].map(|i| t.clamped_bytes(a[i] >> of.shift, b[i] >> of.shift, above[i]))
         };
         rows(line, rows(line.wrapping_add(self.pitch).wrapping_add(self.pitch), [0; 3]))
     }
@@ -294,12 +295,9 @@ impl Band {
     }
 }
 
-/// Loads four words of the pixels. Those behind the end are 0: there, all weights are 0.
+/// Loads four words of the pixels. In place of those behind the end it loads the last one: there,
+/// all weights are 0.
 #[inline(always)]
 fn words<'k, C: Simt>(t: &Thread<'k, C>, source: Source<'k>, at: u32) -> [u32; 4] {
-    let [a, b, c, d] = match source.rgb.neighbors::<4>(t, at) {
-        Some(words) => words,
-        None => [0, 1, 2, 3].map(|i| source.rgb.try_get(t, [at.wrapping_add(i)]).unwrap_or([0; 4])),
-    };
-    [u32::from_le_bytes(a), u32::from_le_bytes(b), u32::from_le_bytes(c), u32::from_le_bytes(d)]
+    [0, 1, 2, 3].map(|i| u32::from_le_bytes(source.rgb.nearest(t, at.wrapping_add(i))))
 }

@@ -143,22 +143,6 @@ impl<'k, T: Item> In<'k, T, 1> {
         // memory, and aligned. All threads load the same from it.
         unsafe { T::get(t.context(), self.start.add(at.min(last) as usize)) }
     }
-
-    /// Loads the `N` elements from `first` on, if all of them are inside the buffer: one check for
-    /// `N` loads.
-    #[must_use]
-    #[inline(always)]
-    #[track_caller]
-    pub fn neighbors<const N: usize>(self, t: &impl Witness<'k>, first: u32) -> Option<[T; N]> {
-        let [extent] = self.extents;
-        if (extent as usize) < N || first > extent - N as u32 {
-            return None;
-        }
-        // SAFETY: The check says that the elements are below the extent, and the caller of `new`
-        // promised that the buffer is as long as it says, and where it starts. So the elements are
-        // in device memory, and aligned. All threads load the same from them.
-        Some(core::array::from_fn(|i| unsafe { T::get(t.context(), self.start.add(first as usize + i)) }))
-    }
 }
 
 view! {
