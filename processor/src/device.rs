@@ -390,7 +390,7 @@ impl<E: InputElement> DeviceProcessor<E> {
     /// Returns about how many words a block needs for the levels between the passes: the outputs of
     /// the first pass times the samples of the second. Any number gives the same results.
     fn window(&self, size: [u32; 2], view: View) -> u32 {
-        let (order, params) = (self.processor.order(), self.processor.params());
+        let params = self.processor.params();
         let axis = usize::from(params.resampler.vertical_first(size.into(), view.resized.into()));
         let scale = f64::from(size[axis]) / f64::from(view.resized[axis]);
         let samples = TILE * scale + 2.0 * params.filter.support() * scale.max(1.0) + 2.0;
