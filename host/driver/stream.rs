@@ -193,7 +193,7 @@ impl StreamHandle {
     pub(crate) unsafe fn free(self, addr: u64, bytes: usize) -> Result<(), Fault> {
         let calling = self.calling(|stream| Row::new(Kind::Free { stream, addr, bytes: bytes as u64 }, ""));
         if let (Self::Cuda(..), Some(calling)) = (self, &calling) {
-            calling.now(); // before the memory may be lent again
+            calling.now(); // the allocator may reuse the memory as soon as it is freed
         }
         // SAFETY: [free] The caller frees an allocation of this device once, after all its uses in
         // stream order. Both machines require exactly that.

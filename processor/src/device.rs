@@ -148,7 +148,7 @@ struct Tables {
     axes: Range<usize>,
     table: Range<usize>,
     window: u32,
-    /// Whether strips make all units.
+    /// True if strips make all units.
     strips: bool,
 }
 
@@ -305,10 +305,8 @@ impl<E: InputElement> DeviceProcessor<E> {
                     }
                     let unit = start - part.units.start + view.first as usize;
                     let byte = images[*i].start - part.bytes.start;
-                    let mut record = self.record(plan, *view, [unit as u32, byte as u32], at);
                     let band = self.band(plan.size, *view);
-                    record[15] = band.unwrap_or(0);
-                    tables.words.extend(record);
+                    tables.words.extend(self.record(plan, *view, [unit as u32, byte as u32], at, band));
                     tables.strips &= band.is_some();
                     tables.window = tables.window.max(self.window(plan.size, *view)).min(WINDOW.end);
                 }
@@ -342,9 +340,20 @@ impl<E: InputElement> DeviceProcessor<E> {
         Ok(axis)
     }
 
-    fn record(&self, plan: &ImagePlan, view: View, [unit, byte]: [u32; 2], [down, across]: [[u32; 2]; 2]) -> [u32; 16] {
+    /// Returns true if the pass down is the first one.
+    fn down_first(&self, size: [u32; 2], view: View) -> bool {
+        self.processor.params().resampler.vertical_first(size.into(), view.resized.into())
+    }
+
+    fn record(
+        &self,
+        plan: &ImagePlan,
+        view: View,
+        [unit, byte]: [u32; 2],
+        [down, across]: [[u32; 2]; 2],
+        band: Option<u32>,
+    ) -> [u32; 16] {
         let [rows, columns] = self.processor.order().grid(view.canvas);
-        let down_first = self.processor.params().resampler.vertical_first(plan.size.into(), view.resized.into());
         [
             unit,
             rows * columns,
@@ -360,20 +369,19 @@ impl<E: InputElement> DeviceProcessor<E> {
             down[1],
             across[0],
             across[1],
-            if down_first { DOWN_FIRST } else { 0 },
-            0,
+            if self.down_first(plan.size, view) { DOWN_FIRST } else { 0 },
+            band.unwrap_or(0),
         ]
     }
 
     /// Returns the rows of the canvas that a strip makes at once, if strips can make the units.
     fn band(&self, size: [u32; 2], view: View) -> Option<u32> {
         let (order, params) = (self.processor.order(), self.processor.params());
-        let down_first = params.resampler.vertical_first(size.into(), view.resized.into());
         if order.side > 16
             || order.side % 2 == 1
             || order.merge > 2
             || order.copies > 2 && !order.channels_last
-            || down_first
+            || self.down_first(size, view)
         {
             return None;
         }
@@ -391,7 +399,7 @@ impl<E: InputElement> DeviceProcessor<E> {
     /// the first pass times the samples of the second. Any number gives the same results.
     fn window(&self, size: [u32; 2], view: View) -> u32 {
         let params = self.processor.params();
-        let axis = usize::from(params.resampler.vertical_first(size.into(), view.resized.into()));
+        let axis = usize::from(self.down_first(size, view));
         let scale = f64::from(size[axis]) / f64::from(view.resized[axis]);
         let samples = TILE * scale + 2.0 * params.filter.support() * scale.max(1.0) + 2.0;
         (samples * TILE).min(f64::from(WINDOW.end)) as u32

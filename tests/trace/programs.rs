@@ -386,7 +386,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         },
     },
     Program {
-        name: "page-locked memory is lent again while another stream reads it",
+        name: "page-locked memory is reused while another stream reads it",
         names: ["read  by `copy_to_device`", "write by `page-locked allocation`"],
         run: |on, mended| {
             let (p, mut y) = (on.p()?, on.b.alloc(LEN)?);

@@ -193,7 +193,7 @@ impl Stream {
         self.0.addr() <= 2
     }
 
-    /// Whether it is the default stream of the calling thread, whatever thread that is.
+    /// Returns true if it is the per-thread default stream: each calling thread has its own.
     pub(crate) fn is_per_thread(self) -> bool {
         self.0.addr() == 2
     }

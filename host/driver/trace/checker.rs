@@ -3,8 +3,8 @@
 //! Each line has a vector clock: a stream, or the host. So has the newest record of each event. A
 //! record keeps what its stream knows, a wait adds it to what another stream knows, and a call on a
 //! stream adds what the host knows, because the host makes the call after all that. An access must
-//! know each access before it that it conflicts with. The order in which the allocator lends freed
-//! memory again is left out: it is another one in each run.
+//! know each access before it that it conflicts with. The order in which the allocator reuses freed
+//! memory is left out: it differs from run to run.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -136,7 +136,7 @@ impl Checker {
     }
 
     /// The bytes that a call accesses, and whether it writes pageable memory. Pageable memory
-    /// itself is left out: the system lends it again without a row.
+    /// itself is left out: the system gives it to others without a row.
     fn resolve(&self, accesses: &[Access], call: &Arc<Call>) -> Result<(Vec<Bytes>, bool), Box<Race>> {
         let (mut all, mut fills_pageable) = (Vec::new(), false);
         for access in accesses {

@@ -94,7 +94,7 @@ impl Memory {
         }
     }
 
-    /// Whether the whole range is page-locked memory.
+    /// Returns true if the whole range is page-locked memory.
     pub(super) fn is_page_locked(&self, bytes: &Range<u64>) -> bool {
         let last = self.live.range(..=bytes.start).next_back();
         last.is_some_and(|(_, &(end, kind))| bytes.end <= end && kind == Live::PageLocked)

@@ -4,7 +4,7 @@
 //! The rows of one stream are in the order in which the stream got the calls. On the CPU device the
 //! queue writes the row under its own lock ([`flush`]); on a GPU a lock of the stream is held
 //! around call and row. No lock of another stream is held meanwhile. A row of a free comes before
-//! the call, and that of an allocation after it, because freed memory may be lent again at once.
+//! the call, and that of an allocation after it, because freed memory may be reused at once.
 //!
 //! While there is no log, a call costs a load and a branch.
 
@@ -59,7 +59,7 @@ thread_local! {
     static FOUND: RefCell<Option<Box<Race>>> = const { RefCell::new(None) };
 }
 
-/// Whether there is a log.
+/// Returns true if there is a log.
 #[inline]
 pub(crate) fn on() -> bool {
     ON.load(Ordering::Relaxed)
@@ -123,7 +123,7 @@ fn say(line: fmt::Arguments<'_>) {
 /// Ends the check, and with it the call that the checker rejected.
 #[cold]
 fn stop(race: &Race) -> ! {
-    // What follows from the mistake is not reported, too.
+    // Later reports would only follow from this mistake.
     ON.store(false, Ordering::Relaxed);
     // A second panic, or one on a thread of this crate, would say less than this.
     if thread::panicking() || thread::current().name().is_some_and(|name| name.starts_with("thalweg ")) {

@@ -37,7 +37,7 @@ use std::panic::Location;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
     pub(crate) writes: bool,
-    /// Whether it is the host side of a copy, which may be pageable memory.
+    /// True for the host side of a copy, which may be pageable memory.
     pub(crate) host: bool,
     pub(crate) addr: u64,
     pub(crate) bytes: u64,

@@ -29,10 +29,6 @@ fn part(view: View, merge: u32, side: u32, [across, down]: [u32; 2], [y, z]: [u3
         left: column.wrapping_mul(side).wrapping_add(left),
         height: (down * PIXELS as u32).min(side.saturating_sub(top)),
         width: across.min(side.saturating_sub(left)),
-        rows: PIXELS as u32,
-        down: 1,
-        right: 0,
-        per_row: 1,
     }
 }
 
@@ -116,8 +112,8 @@ macro_rules! kernels {
                 out: Out<[$e; 2]>[units, planes = 3 * copies, pairs = side * side / 2] by [xz(4), all, stride(y)],
             )
             require {
-                (2..=16).contains(&side), side % 2 == 0, merge == 1 || merge == 2, copies == 1 || copies == 2, views_ >= 1, records >= 1,
-                across >= 1, deep >= 1, across * deep <= 224,
+                (2..=16).contains(&side), side % 2 == 0, merge == 1 || merge == 2, copies == 1 || copies == 2,
+                views_ >= 1, records >= 1, across >= 1, deep >= 1, across * deep <= 224,
             }
             grid(units.div_ceil(4 * deep)) block(1, across, deep) bounds(224, 4) shared(STRIP_WINDOW * 12 + 768 * 4)
             {

@@ -35,7 +35,7 @@ pub struct Units {
     /// The words of shared memory of a block: 64 to 8192. A block whose rows between the passes do
     /// not fit takes them in parts.
     pub window: u32,
-    /// Whether strips make the units, which is faster. Then no view is [`DOWN_FIRST`](super::DOWN_FIRST),
+    /// True if strips make the units, which is faster. Then no view is [`DOWN_FIRST`](super::DOWN_FIRST),
     /// `side` is even and at most 16, `merge` and `copies` are 1 or 2, and the samples of the rows
     /// that a view makes at once fit into [`STRIP_WINDOW`](super::STRIP_WINDOW).
     pub strips: bool,
@@ -105,26 +105,21 @@ macro_rules! elements {
                 let [units, n, words, records] = counts(sources, order, if interleaved { 1 } else { copies }, out);
                 let &Sources { rgb, views, axes, table } = sources;
                 let (table, out) = (table.cast::<$bits>(), out.cast_mut::<$bits>());
-                if interleaved && strips {
-                    let [across, deep] = threads(side);
-                    return kernels::$strip_pixels(
+                let [across, deep] = threads(side);
+                match (strips, interleaved) {
+                    (true, true) => kernels::$strip_pixels(
                         on, units, n, words, records, side, merge, across, deep, rgb, views, axes, table, out,
-                    );
-                }
-                if interleaved {
-                    return kernels::$pixels(
-                        on, units, n, words, records, side, merge, window, rgb, views, axes, table, out,
-                    );
-                }
-                if strips {
-                    let [across, deep] = threads(side);
-                    return kernels::$strips(
+                    ),
+                    (true, false) => kernels::$strips(
                         on, units, n, words, records, side, merge, copies, across, deep, rgb, views, axes, table, out,
-                    );
+                    ),
+                    (false, true) => kernels::$pixels(
+                        on, units, n, words, records, side, merge, window, rgb, views, axes, table, out,
+                    ),
+                    (false, false) => kernels::$tiles(
+                        on, units, n, words, records, side, merge, copies, window, rgb, views, axes, table, out,
+                    ),
                 }
-                kernels::$tiles(
-                    on, units, n, words, records, side, merge, copies, window, rgb, views, axes, table, out,
-                )
             }
         }
     )*};

@@ -29,19 +29,14 @@ pub(super) struct Source<'k> {
     pub(super) axes: Records<'k>,
 }
 
-/// The pixels of a block on the canvas, and how its threads share them: the thread at y and z has
-/// the pixels in row `z * rows + (i / per_row) * down` and column `y + (i % per_row) * right`.
+/// The pixels of a block on the canvas: the thread at y and z has [`PIXELS`] rows of column y, from
+/// row `z * PIXELS` on.
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
     pub(super) top: u32,
     pub(super) left: u32,
     pub(super) height: u32,
     pub(super) width: u32,
-    pub(super) rows: u32,
-    pub(super) down: u32,
-    pub(super) right: u32,
-    /// 1 or 2.
-    pub(super) per_row: u32,
 }
 
 impl Tile {
@@ -49,9 +44,7 @@ impl Tile {
     #[inline(always)]
     fn pixel(self, t: impl Simt, i: u32) -> [u32; 2] {
         let at = t.thread_idx();
-        let (row, column) = if self.per_row == 2 { (i / 2, i % 2) } else { (i, 0) };
-        let y = self.top.wrapping_add(at.z * self.rows + row * self.down);
-        [y, self.left.wrapping_add(at.y + column * self.right)]
+        [self.top.wrapping_add(at.z * PIXELS as u32 + i), self.left.wrapping_add(at.y)]
     }
 }
 

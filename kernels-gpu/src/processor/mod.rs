@@ -41,8 +41,9 @@
 //!
 //! # Trust
 //!
-//! A view whose image is not inside `rgb` has no units. An output has fewer than 2^16 samples,
-//! whatever the tables say, and each load is checked or cut. Kernels have no `unsafe`.
+//! The tables may say anything. A view whose image is not inside `rgb` has no units. An output has
+//! fewer than 2^16 samples. An address behind the end is an error, or becomes the last address.
+//! Kernels have no `unsafe`.
 
 mod kernels;
 #[cfg(not(target_arch = "nvptx64"))]

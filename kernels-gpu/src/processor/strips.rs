@@ -109,42 +109,30 @@ fn channels(t: impl Bits, [a, b, c, d]: [u32; 4], bits: u32) -> Quad {
 /// The outputs of an axis that a band needs. The first one is the one that `place` 0 is.
 #[derive(Clone, Copy)]
 struct Outputs {
+    axis: Axis,
     /// The first record.
     start: u32,
-    /// The records of an output.
-    groups: u32,
     count: u32,
     /// The number that makes an output of a row or column of the strip.
     offset: u32,
-    unit: i32,
-    shift: u32,
 }
 
 impl Outputs {
     /// Returns the outputs of a range, for rows or columns that count from `from` of the canvas on.
     #[inline(always)]
     fn new(range: Range, from: u32) -> Self {
-        let Axis { unit, shift, groups, .. } = range.axis;
         Self {
+            axis: range.axis,
             start: range.axis.place(range.first),
-            groups,
             count: range.end - range.first,
             offset: from.wrapping_sub(range.at as u32).wrapping_sub(range.first),
-            unit,
-            shift,
         }
     }
 
     /// Returns the first record of an output.
     #[inline(always)]
     fn records(self, output: u32) -> u32 {
-        self.start.wrapping_add(output.wrapping_mul(self.groups))
-    }
-
-    /// Returns what is added to a sum so that the shift rounds.
-    #[inline(always)]
-    fn half(self) -> i32 {
-        ((1u32 << self.shift) >> 1) as i32
+        self.start.wrapping_add(output.wrapping_mul(self.axis.groups))
     }
 
     /// Adds the products of four samples of each channel and the weights of a record.
@@ -152,7 +140,7 @@ impl Outputs {
     fn add(self, t: impl Bits, [low, high, bytes, _]: [u32; 4], quad: Quad, sums: Sums) -> Sums {
         let one = |v: u32, sum: i32| {
             let halves = t.dp2a_hi_i32_u32(high, v, t.dp2a_lo_i32_u32(low, v, 0));
-            t.dp4a_u32(bytes, v, halves.wrapping_mul(self.unit).wrapping_add(sum) as u32) as i32
+            t.dp4a_u32(bytes, v, halves.wrapping_mul(self.axis.unit).wrapping_add(sum) as u32) as i32
         };
         [one(quad[0], sums[0]), one(quad[1], sums[1]), one(quad[2], sums[2])]
     }
@@ -232,7 +220,7 @@ impl Band {
                 [one(lines[0], a), one(lines[1], b)]
             };
             // Most outputs have one record: it stands before the loop.
-            let mut sums = add(record, first, [[of.half(); 3]; 2]);
+            let mut sums = add(record, first, [[of.axis.half(); 3]; 2]);
             let (mut place, mut first) = (place, first + 12);
             while first < end {
                 place = place.wrapping_add(1);
@@ -240,7 +228,7 @@ impl Band {
                 first += 12;
             }
             let [a, b] = sums;
-            [0, 1, 2].map(|i| t.clamped_bytes(a[i] >> of.shift, b[i] >> of.shift, above[i]))
+            [0, 1, 2].map(|i| t.clamped_bytes(a[i] >> of.axis.shift, b[i] >> of.axis.shift, above[i]))
         };
         rows(line, rows(line.wrapping_add(self.pitch).wrapping_add(self.pitch), [0; 3]))
     }
@@ -283,14 +271,14 @@ impl Band {
             low = high;
             sums
         };
-        let mut sums = next(record, [[of.half(); 3]; 2]);
+        let mut sums = next(record, [[of.axis.half(); 3]; 2]);
         sample += 4;
         while sample < end {
             place = place.wrapping_add(1);
             sums = next(source.axes.nearest(t, place), sums);
             sample += 4;
         }
-        let level = |i: usize| if columns[i] < width { word(**t, sums[i], of.shift) } else { 0 };
+        let level = |i: usize| if columns[i] < width { word(**t, sums[i], of.axis.shift) } else { 0 };
         [level(0), level(1)]
     }
 }

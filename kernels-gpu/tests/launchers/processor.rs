@@ -10,8 +10,8 @@ use super::Launcher;
 use super::trial::{Number, Trial};
 
 pub(crate) const PROCESSOR: &[Launcher] = &[
-    Launcher { name: "inputs", cases: 100, run: |t| processed(t, true) },
-    Launcher { name: "interleaved_inputs", cases: 60, run: |t| processed(t, false) },
+    Launcher { name: "inputs", cases: 240, run: |t| processed(t, true) },
+    Launcher { name: "interleaved_inputs", cases: 90, run: |t| processed(t, false) },
 ];
 
 fn processed(t: &Trial<'_, '_>, planes: bool) -> Result<()> {
