@@ -12,6 +12,8 @@ bundle=target/bundle
 rm -rf "$bundle"
 mkdir -p "$bundle/bin"
 
+# The machine that runs it has a GPU, this one need not.
+export THALWEG_TEST_PTX=1
 cargo build --locked --release -p thalweg-cli
 cp target/release/thalweg "$bundle/bin/thalweg"
 # Copies the binaries that cargo names on standard input.

@@ -195,6 +195,16 @@ pub enum Error {
         /// The kernel's name.
         kernel: &'static str,
     },
+    /// A kernel was launched on a [checked device](crate::Device::checked_cpu), and its crate was
+    /// built without debug assertions, as release builds are.
+    #[error(
+        "kernel `{kernel}` was built without debug assertions, so a checked device cannot run it. Use a debug build, \
+         or set `debug-assertions = true` in the profile"
+    )]
+    NoCheckedBody {
+        /// The kernel's name.
+        kernel: &'static str,
+    },
     /// The driver rejects the PTX.
     #[error("the driver rejects the PTX: {log}")]
     Ptx {

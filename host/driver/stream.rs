@@ -421,7 +421,10 @@ impl StreamHandle {
         unsafe {
             match self {
                 Self::Cuda(c, s) => c.launch(s, kernel, function, shape, slots)?,
-                Self::Cpu(q) => q.enter()?.submit(Work::launch(kernel, shape, slots)?),
+                Self::Cpu(q) => {
+                    let q = q.enter()?;
+                    q.submit(Work::launch(q.cpu().checked().is_some(), kernel, shape, slots)?);
+                }
             }
         }
         done(calling);

@@ -606,6 +606,7 @@ impl Id {
                 stream: self.to_string(),
             },
             Fault::Cpu(CpuError::NoBody { kernel }) => Error::NoCpuBody { kernel },
+            Fault::Cpu(CpuError::NoCheckedBody { kernel }) => Error::NoCheckedBody { kernel },
             Fault::Cpu(CpuError::Thread { reason }) => Error::Thread { reason },
             Fault::Cpu(CpuError::Block(error)) => Error::Kernel(Box::new(error)),
             Fault::Cpu(CpuError::Behind { reason }) => Error::ProducerFailed { reason },

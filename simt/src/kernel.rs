@@ -309,7 +309,7 @@ macro_rules! kernel {
                 {
                     $crate::__core::option::Option::Some($crate::host::CpuEntry {
                         block: $crate::__cpu_entry!([$($host)?]),
-                        checked: __thalweg_block::<$crate::cpu::Checked>,
+                        checked: $crate::__checked_entry!(),
                     })
                 }
                 { $crate::__cooperative!($context) }
@@ -561,6 +561,20 @@ macro_rules! __cpu_entry {
     };
     ([$body:block]) => {
         __thalweg_whole
+    };
+}
+
+/// The entry for the checked device. It is a second copy of the body, which costs as much time to
+/// build as the first one, so builds without debug assertions have none.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __checked_entry {
+    () => {
+        if $crate::__core::cfg!(debug_assertions) {
+            $crate::__core::option::Option::Some(__thalweg_block::<$crate::cpu::Checked>)
+        } else {
+            $crate::__core::option::Option::None
+        }
     };
 }
 

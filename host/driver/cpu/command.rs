@@ -200,14 +200,20 @@ impl Command {
 }
 
 impl Work {
-    /// The launch of a kernel. To submit it, what
+    /// The launch of a kernel on a device that is checked or not. To submit it, what
     /// [`Launch::launch`](thalweg_simt::host::Launch::launch) requires must hold.
     ///
     /// # Errors
-    /// The kernel was declared without a body.
-    pub(crate) fn launch(kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<Self, CpuError> {
-        if kernel.cpu().is_none() {
-            return Err(CpuError::NoBody { kernel: kernel.name() });
+    /// The kernel was declared without a body, or built without one for a checked device.
+    pub(crate) fn launch(
+        checked: bool,
+        kernel: &'static Kernel,
+        shape: LaunchShape,
+        slots: &[u64],
+    ) -> Result<Self, CpuError> {
+        let entry = kernel.cpu().ok_or(CpuError::NoBody { kernel: kernel.name() })?;
+        if checked && entry.checked.is_none() {
+            return Err(CpuError::NoCheckedBody { kernel: kernel.name() });
         }
         Ok(Self::Launch { kernel, shape, slots: Slots::new(slots), start: 0 })
     }

@@ -281,6 +281,8 @@ pub(crate) enum CpuError {
     Behind { reason: String },
     /// A kernel was declared without a body.
     NoBody { kernel: &'static str },
+    /// A kernel was built without a body for checked devices.
+    NoCheckedBody { kernel: &'static str },
     /// There is not enough memory.
     OutOfMemory { bytes: usize, free: usize },
     /// The system cannot start a thread for a queue.
@@ -305,6 +307,9 @@ impl fmt::Display for CpuError {
             Self::Behind { reason } => write!(f, "the work to wait for is on a device that has failed: {reason}"),
             Self::NoBody { kernel } => {
                 write!(f, "kernel `{kernel}` was declared without a body, so it cannot run on the CPU device")
+            }
+            Self::NoCheckedBody { kernel } => {
+                write!(f, "kernel `{kernel}` was built without debug assertions, so it cannot run on a checked device")
             }
             Self::OutOfMemory { bytes, free } => {
                 write!(f, "the CPU device has no {} of memory; free: {free}", counted(*bytes, "byte"))

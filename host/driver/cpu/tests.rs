@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use thalweg_simt::host::{DeviceSlice, Kernel, Launch, LaunchError, LaunchShape};
+use thalweg_simt::host::{CpuEntry, Declaration, DeviceSlice, Kernel, Launch, LaunchError, LaunchShape, Ptx};
 use thalweg_simt::kernel;
 
 use super::memory::Memory;
@@ -87,7 +87,7 @@ impl From<LaunchError> for Failed {
 unsafe impl Launch<()> for On {
     type Error = Failed;
     unsafe fn launch(&self, kernel: &'static Kernel, shape: LaunchShape, slots: &[u64]) -> Result<(), Failed> {
-        let work = Work::launch(kernel, shape, slots).map_err(|_| Failed)?;
+        let work = Work::launch(false, kernel, shape, slots).map_err(|_| Failed)?;
         unsafe { self.0.submit(work) };
         Ok(())
     }
@@ -526,4 +526,27 @@ fn forks_in_a_row_share_a_queue() {
         drop(recording);
         assert_eq!(lock(&cpu.helpers).len(), 1);
     }
+}
+
+/// As the kernels of a crate that is built without debug assertions.
+#[test]
+fn a_checked_device_refuses_a_kernel_without_a_body_for_it() {
+    static PTX: Ptx = Ptx::NONE;
+    let entry = CpuEntry { block: |_, _| (), checked: None };
+    let kernel: &Kernel = Box::leak(Box::new(Kernel::new(
+        &PTX,
+        Declaration {
+            origin: "",
+            name: "released",
+            entry: "released",
+            parameters: &[],
+            cpu: Some(entry),
+            cooperative: false,
+            bounds: None,
+        },
+    )));
+    let shape = LaunchShape { grid: [1; 3], block: [1; 3], shared: 0 };
+    assert!(Work::launch(false, kernel, shape, &[]).is_ok());
+    let refused = Work::launch(true, kernel, shape, &[]);
+    assert!(matches!(refused, Err(CpuError::NoCheckedBody { kernel: "released" })));
 }

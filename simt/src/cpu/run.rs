@@ -5,7 +5,7 @@ use std::panic::{self, AssertUnwindSafe};
 use super::block::CpuBlock;
 use super::checker::Checker;
 use super::error::BlockError;
-use super::monitor::Monitor;
+use super::monitor::{Checked, Monitor};
 use super::place::{Place, Turns};
 use super::workspace::BlockWorkspace;
 use crate::host::{BlockFn, CpuEntry, Kernel, LaunchShape};
@@ -55,7 +55,7 @@ pub unsafe fn run_block(
 #[derive(Debug)]
 pub struct CheckedLaunch<'a> {
     kernel: &'a Kernel,
-    entry: CpuEntry,
+    run: BlockFn<Checked>,
     shape: LaunchShape,
     seed: u64,
     slots: Vec<u64>,
@@ -66,13 +66,15 @@ impl<'a> CheckedLaunch<'a> {
     /// Makes a launch with the slots that [`Launch::launch`](crate::host::Launch::launch) gets.
     ///
     /// # Panics
-    /// The kernel has no CPU entry.
+    /// The kernel has no entry for the checked device.
     #[must_use]
     pub fn new(kernel: &'a Kernel, shape: LaunchShape, slots: &[u64], seed: u64) -> Self {
-        let entry = entry_of(kernel);
+        let Some(run) = entry_of(kernel).checked else {
+            panic!("kernel `{}` was built without debug assertions and cannot run checked", kernel.name());
+        };
         let mut slots = slots.to_vec();
         let checker = Checker::new(kernel.parameters(), &mut slots, shape.grid, shape.block);
-        Self { kernel, entry, shape, seed, slots, checker }
+        Self { kernel, run, shape, seed, slots, checker }
     }
 
     /// Runs all blocks on the calling thread.
@@ -85,7 +87,7 @@ impl<'a> CheckedLaunch<'a> {
     /// What [`run_block`] requires holds for each block of the grid, except that accesses may be
     /// wrong in the ways that the checked device reports.
     pub unsafe fn run(&self, workspace: &mut BlockWorkspace) -> Result<(), BlockError> {
-        let Self { kernel, entry, shape, seed, slots, checker } = self;
+        let Self { kernel, run, shape, seed, slots, checker } = self;
         let [gx, gy, gz] = shape.grid.map(|n| n as usize);
         let (blocks, threads) = (gx * gy * gz, shape.block.iter().product::<u32>() as usize);
         let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
@@ -99,8 +101,7 @@ impl<'a> CheckedLaunch<'a> {
             // SAFETY: The caller promises what `Block::run` requires. The entry is that of the
             // kernel. The addresses in `slots` have tags, which the checker takes away before each
             // access.
-            unsafe { block.run(entry.checked, workspace) }
-                .map_err(|error| BlockError { seed: Some(*seed), ..*error })?;
+            unsafe { block.run(*run, workspace) }.map_err(|error| BlockError { seed: Some(*seed), ..*error })?;
         }
         Ok(())
     }

@@ -12,9 +12,10 @@ pub struct CpuEntry {
     /// The function that runs one block on the ordinary CPU device.
     #[doc(hidden)]
     pub block: BlockFn<Unchecked>,
-    /// The function that runs one block on the checked device.
+    /// The function that runs one block on the checked device. A crate that is built without debug
+    /// assertions has none.
     #[doc(hidden)]
-    pub checked: BlockFn<Checked>,
+    pub checked: Option<BlockFn<Checked>>,
 }
 
 /// The function that runs one block of a kernel on the CPU.

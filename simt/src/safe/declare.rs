@@ -264,7 +264,7 @@ macro_rules! __safe_kernel {
                         parameters: __THALWEG_PARAMETERS,
                         cpu: $crate::__core::option::Option::Some($crate::host::CpuEntry {
                             block: __thalweg_block::<$crate::cpu::Unchecked>,
-                            checked: __thalweg_block::<$crate::cpu::Checked>,
+                            checked: $crate::__checked_entry!(),
                         }),
                         cooperative: $crate::__cooperative!($context),
                         bounds: __THALWEG_BOUNDS,

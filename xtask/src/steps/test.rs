@@ -77,8 +77,12 @@ pub(crate) fn loom() -> Result<(), String> {
     run(test.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", root().join("target/loom")))
 }
 
+/// Tests the builder, and with it the kernels of the kernel vocabulary, whose PTX is built where
+/// there is a GPU and where it is asked for.
 pub(crate) fn builder() -> Result<(), String> {
-    line("cargo test --locked -p thalweg-ptx-builder -p xtask")
+    line("cargo test --locked -p thalweg-ptx-builder -p xtask")?;
+    let ptx = "cargo test --locked -p thalweg-simt --test main the_ptx_has_an_entry_for_each_instance";
+    run(words(ptx).env("THALWEG_TEST_PTX", "1"))
 }
 
 /// Compares with Pillow, in a Python that has it. `.ci/pillow.py` fetches the images.

@@ -55,9 +55,9 @@ macro_rules! shadows {
             __THALWEG_PARAMETERS __ThalwegKnown __ThalwegWide __thalweg_block __thalweg_body __thalweg_whole
             __thalweg_whole_body
             // arguments of attributes
-            always C hidden message note not target_arch clippy nvptx64 dead_code improper_ctypes_definitions missing_docs
-            non_camel_case_types non_snake_case unreachable_pub unused_braces unused_imports unused_labels unused_macros
-            unused_mut unused_unsafe unused_variables
+            always C hidden message note not target_arch clippy nvptx64 dead_code debug_assertions
+            improper_ctypes_definitions missing_docs non_camel_case_types non_snake_case unreachable_pub
+            unused_braces unused_imports unused_labels unused_macros unused_mut unused_unsafe unused_variables
             // crates and macros of the standard library
             core std thalweg_simt macro_rules concat stringify env module_path include_str compile_error
             ;
