@@ -77,6 +77,12 @@ pub(crate) fn loom() -> Result<(), String> {
     run(test.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", root().join("target/loom")))
 }
 
+/// Chooses interleavings of threads with loom and shuttle, also with rules broken that order them.
+pub(crate) fn order() -> Result<(), String> {
+    line("tests/broken_rules.py --loom")?;
+    line("tests/broken_rules.py --shuttle")
+}
+
 pub(crate) fn builder() -> Result<(), String> {
     line("cargo test --locked -p thalweg-ptx-builder -p xtask")
 }
