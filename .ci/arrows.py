@@ -83,7 +83,7 @@ class Crate:
         self.texts = {}
         for at, _, files in os.walk(base):
             for file in files:
-                if not file.endswith(".rs") or file in ("tests.rs", "loom_tests.rs"):
+                if not file.endswith(".rs") or file in ("tests.rs", "loom_tests.rs", "shuttle_tests.rs"):
                     continue
                 path = os.path.relpath(os.path.join(at, file), base)
                 parts = path.removesuffix(".rs").split("/")

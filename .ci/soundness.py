@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares docs/soundness.md with the code.
+"""Compares docs/soundness.md and docs/broken-rules.md with the code.
 
 usage: .ci/soundness.py [--list]
 
@@ -8,8 +8,10 @@ usage: .ci/soundness.py [--list]
   tests of the CPU device are left out: that file allows blocks without comments.
 - Each place that the page names, as `file.rs` or `file.rs::name`, is there. Files are of `host` or of the repository.
 - Each public function of the files in MOVERS, which move values between states, is on the page.
-- The page names each rule of proof/theorem/Races.v and no other, and each broken rule of proof/theorem/check.py and of
-  proof/model/src/cases.rs.
+- The page names each rule of proof/theorem/Races.v and no other.
+- The table of docs/broken-rules.md names each broken rule of proof/theorem/check.py, of proof/model/src/cases.rs and of
+  tests/broken_rules.py, in the column of that check, and no other. Its programs of `tests/ui` are there. Each row has a
+  check that rejects the rule, and each rule of the model has as many transitions as its program.
 
 `--list` prints how many blocks have which name.
 """
@@ -22,6 +24,7 @@ import sys
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 PAGE = "docs/soundness.md"
+BROKEN = "docs/broken-rules.md"
 FACTS = "The facts behind `unsafe`"
 TESTS = ["host/driver/cpu/tests.rs"]
 MOVERS = ["host/transitions.rs", "host/shared.rs", "host/fork.rs"]
@@ -123,15 +126,50 @@ def check_rules(page):
     named = set(re.findall(r"`([mq]_\w+)`", page))
     wrong = [f"{PAGE} does not name the rule {rule} of the theorem" for rule in sorted(rules - named)]
     wrong += [f"{PAGE}: the theorem has no rule {rule}" for rule in sorted(named - rules)]
-    rows = {row.split("|")[1].strip() for row in page.split("\n") if row.startswith("| ")}
-    model = re.findall(r'(?:rule\(\s*Broken::\w+,\s*|name: )"([^"]+)"', section_of_rules(read("proof/model/src/cases.rs")))
-    theorem = re.findall(r'^    \("(.+?)",', read("proof/theorem/check.py").split("HARMLESS = [")[0], re.M)
-    if not rules or not model or not theorem:
+    return wrong, len(rules)
+
+
+def table(page, heading):
+    """The cells of each row of the last table below a heading."""
+    rows = [row for row in section(page, heading).split("\n") if row.startswith("| ")]
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows[2:]]
+
+
+def check_broken(page):
+    """What is wrong with the table of broken rules, and its number of rows."""
+    wrong = []
+    cases = section_of_rules(read("proof/model/src/cases.rs"))
+    changes = read("tests/broken_rules.py")
+    lists = {
+        "theorem": re.findall(r'^    \("(.+?)",', read("proof/theorem/check.py").split("HARMLESS = [")[0], re.M),
+        "model": re.findall(r'rule\(\s*Broken::\w+,\s*"([^"]+)"', cases),
+        "log checker": re.findall(r'^    "(.+?)": \($', changes[changes.index("RULES = {") : changes.index("ORDER = {")], re.M),
+        "loom and shuttle": re.findall(r'^    "(.+?)": \($', changes[changes.index("ORDER = {") :], re.M),
+    }
+    free = re.findall(r'name: "([^"]+)"', cases)
+    if not free or not all(lists.values()):
         sys.exit("no rules were found: the form of the files has changed")
-    for broken in model + theorem:
-        if broken not in rows:
-            wrong.append(f"{PAGE}: no row of a table is `{broken}`, which is broken on purpose")
-    return wrong, len(rules), len(model), len(theorem)
+    named = {check: [] for check in lists}
+    programs = {name: int(count) for name, count, _ in table(page, "The shortest programs with a race")}
+    rows = table(page, "Who rejects which rule")
+    for rule, types, theorem, model, log, order in rows:
+        if not (types or theorem or model or log or order):
+            wrong.append(f"{BROKEN}: nothing rejects `{rule}`")
+        for file in types.split(", ") if types else []:
+            if not os.path.isfile(os.path.join(ROOT, "tests/ui", file.strip("`"))):
+                wrong.append(f"{BROKEN}: there is no tests/ui/{file}")
+        named["theorem"] += [re.sub(r" \(`\w+`\)$", "", name) for name in theorem.split("; ") if name]
+        named["model"] += [rule] if model else []
+        named["log checker"] += [name for name in log.split("; ") if name]
+        named["loom and shuttle"] += [name for name in order.split("; ") if name]
+        if model and programs.get(rule) != int(model):
+            wrong.append(f"{BROKEN}: no program of {model} transitions for `{rule}`")
+    for check, rules in lists.items():
+        wrong += [f"{BROKEN}: `{rule}` is not in the column of the {check}" for rule in rules if rule not in named[check]]
+        wrong += [f"{BROKEN}: the {check} has no rule `{rule}`" for rule in named[check] if rule not in rules]
+    others = [row[0] for row in table(page, "Rules on which no race depends")]
+    wrong += [f"{BROKEN}: `{rule}` is not among the rules on which no race depends" for rule in free if rule not in others]
+    return wrong, [len(rows), *(len(rules) for rules in lists.values())]
 
 
 def section_of_rules(text):
@@ -143,17 +181,19 @@ def main():
     facts = re.findall(r"^\| `(\w+)` \|", section(page, FACTS), re.M)
     blocks, count = check_blocks(facts)
     places, number = check_places(page)
-    rules, *numbers = check_rules(page)
+    rules, number_of_rules = check_rules(page)
+    broken, numbers = check_broken(read(BROKEN))
     if "--list" in sys.argv:
         for fact in facts:
             print(f"{fact:8} {count[fact]:4}")
-    wrong = blocks + places + rules
+    wrong = blocks + places + rules + broken
     for line in wrong:
         print(line)
     if wrong:
-        sys.exit(f"{len(wrong)} differences between {PAGE} and the code")
+        sys.exit(f"{len(wrong)} differences between {PAGE} or {BROKEN} and the code")
     print(f"{sum(count.values())} `unsafe` blocks of host have one of {len(facts)} facts; {number} places are there;")
-    print("{} rules of the theorem, {} broken rules of the model and {} of the theorem are on the page".format(*numbers))
+    print(f"{number_of_rules} rules of the theorem are on the page")
+    print("{} broken rules: {} changes of the theorem, {} of the model, {} and {} of the code".format(*numbers))
 
 
 main()

@@ -135,6 +135,7 @@ mod memory;
 mod occupancy;
 pub mod overlap;
 mod probe;
+mod readers;
 mod region;
 mod resource;
 mod ring;

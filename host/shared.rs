@@ -4,18 +4,18 @@ use std::cell::RefCell;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use crate::brand::{Brand, LiveBrand};
 use crate::driver::{self, guard};
 use crate::error::{Error, Result, Returned};
 use crate::memory::{DeviceCopy, PinnedBuffer};
+use crate::readers::Readers;
 use crate::resource::{Bundle, Leaf, LeafInfo, Producer, Resource, Token};
 use crate::runtime::event::Lease;
 use crate::runtime::memory::{When, give_back};
 use crate::stream::Stream;
-use crate::{contain, lock, trace};
+use crate::{contain, trace};
 
 /// A resource that any number of streams may read. [`Stream::share`] makes it, [`Stream::reading`]
 /// reads it, and [`Stream::unshare`] takes it back for one stream.
@@ -51,30 +51,12 @@ struct Inner<R: Resource> {
     value: Option<R>,
     /// The event that was recorded after the last write.
     producer: Lease,
-    readers: Mutex<Readers>,
-}
-
-#[derive(Default)]
-struct Readers {
-    /// The newest read of each stream, by the stream's serial. A newer record on a stream covers
-    /// its older ones. A single event for all readers would keep only the last reader.
-    events: Vec<Reader>,
-    /// The end of a reading could not be recorded, so nobody can know when it is done.
-    lost: bool,
-}
-
-struct Reader {
-    /// The serial of the stream.
-    serial: u64,
-    /// A number drawn before the record. A record with a later turn covers all reads with earlier
-    /// turns, in whatever order two threads store their records.
-    turn: u64,
-    event: Lease,
+    readers: Readers<Lease>,
 }
 
 impl<R: Resource> Shared<R> {
     pub(crate) fn new(value: R, producer: Lease) -> Self {
-        Self(Arc::new(Inner { value: Some(value), producer, readers: Mutex::default() }))
+        Self(Arc::new(Inner { value: Some(value), producer, readers: Readers::new() }))
     }
 
     pub(crate) fn value(&self) -> &R {
@@ -99,12 +81,8 @@ impl<R: Resource> Shared<R> {
         if holders > 1 {
             return Err(Error::StillShared { ref_count: holders - 1 });
         }
-        let readers = lock(&self.0.readers);
-        if readers.lost {
-            return Err(Error::ReaderLost);
-        }
-        let events = readers.events.iter().map(|r| r.event.clone());
-        Ok(events.chain([self.0.producer.clone()]).collect())
+        let readers = self.0.readers.events().ok_or(Error::ReaderLost)?;
+        Ok(readers.into_iter().chain([self.0.producer.clone()]).collect())
     }
 
     /// Takes the resource. The caller has waited for [`readers`](Self::readers).
@@ -161,12 +139,11 @@ impl<R: Resource> Drop for Inner<R> {
             std::mem::forget(value); // another thread may have held the lock at the fork
             return;
         }
-        let readers = std::mem::take(&mut *lock(&self.readers));
-        if readers.lost {
+        let Some(readers) = self.readers.events() else {
             std::mem::forget(value);
             return;
-        }
-        let after = || readers.events.iter().map(|r| r.event.clone()).chain([self.producer.clone()]).collect();
+        };
+        let after = || readers.iter().cloned().chain([self.producer.clone()]).collect();
         value.__drain(&mut |leaf| give_back(leaf.0, When::After(after())), Token::new());
     }
 }
@@ -259,26 +236,8 @@ impl<S: Brand, R: Resource> Drop for SharedRead<S, R> {
 
 impl<S: Brand, R: Resource> SharedRead<S, R> {
     /// Records the end of the reading. The handle on the resource is dropped after this.
-    ///
-    /// Of two threads that end readings on one stream, the one with the later turn records after
-    /// the other one drew its turn, so after its reads were enqueued. Its record covers them
-    /// because a call that returned before another one on the stream began comes before it.
     fn end(&self) {
-        static TURN: AtomicU64 = AtomicU64::new(0);
-        let turn = TURN.fetch_add(1, Ordering::AcqRel);
-        let event = self.stream.inner().lease();
-        let mut readers = lock(&self.shared.readers);
-        match event {
-            Ok(event) => {
-                let serial = self.stream.unique_id();
-                match readers.events.iter_mut().find(|r| r.serial == serial) {
-                    Some(newest) if newest.turn < turn => (newest.turn, newest.event) = (turn, event),
-                    Some(_) => {}
-                    None => readers.events.push(Reader { serial, turn, event }),
-                }
-            }
-            Err(_) => readers.lost = true,
-        }
+        self.shared.readers.end(self.stream.unique_id(), || self.stream.inner().lease());
     }
 }
 

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Breaks rules of the library one at a time, and checks that the log checker rejects what tests of streams then do.
 
-usage: tests/broken_rules.py [--list] [RULE...]
+usage: tests/broken_rules.py [--loom | --shuttle] [--list] [RULE...]
 
 A copy of the library is built once, in target/broken, with every change of RULES in it. A variable of the environment
 says which one is in force. For each, the tests of PARTS run with THALWEG_TRACE=check, one part after another, until the
 checker rejects something. With no rule broken, it must accept them all. The seeds of the programs are new in each run.
 
 The build takes two minutes at first and half a minute later, and the runs together one.
+
+With `--loom` or `--shuttle`, the rules are those of ORDER: the order of calls of several threads. The loom tests or the
+shuttle tests of the CPU device must fail on each of them, and pass with none. Each takes two minutes.
 """
 
 import os
@@ -135,21 +138,21 @@ RULES = {
     "end of a read: not recorded": (
         "shared.rs", "if !self.stream.inner().captures() {", "if !self.stream.inner().captures() && !BROKEN {"),
     "end of a read: one event for all streams": (
-        "shared.rs", "find(|r| r.serial == serial)", "find(|r| BROKEN || r.serial == serial)"),
+        "readers.rs", "find(|r| r.serial == serial)", "find(|r| BROKEN || r.serial == serial)"),
     "end of a read: the oldest is kept": (
-        "shared.rs", "Some(newest) if newest.turn < turn =>", "Some(newest) if newest.turn < turn && !BROKEN =>"),
+        "readers.rs", "Some(newest) if newest.turn < turn =>", "Some(newest) if newest.turn < turn && !BROKEN =>"),
     "unshare: no wait for readers": (
-        "shared.rs", "        let events = readers.events.iter().map(|r| r.event.clone());", "        let events = readers.events.iter().filter(|_| !BROKEN).map(|r| r.event.clone());"),
+        "shared.rs", "Ok(readers.into_iter().chain(", "Ok(readers.into_iter().filter(|_| !BROKEN).chain("),
     "unshare: a wait for the first reader only": (
-        "shared.rs", "let events = readers.events.iter().filter(", "let events = readers.events.iter().take(if BROKEN { 1 } else { usize::MAX }).filter("),
+        "shared.rs", "Ok(readers.into_iter().filter(", "Ok(readers.into_iter().take(if BROKEN { 1 } else { usize::MAX }).filter("),
     "unshare: no wait for the producer": (
-        "shared.rs", "events.chain([self.0.producer.clone()]).collect()", "events.chain([self.0.producer.clone()].into_iter().filter(|_| !BROKEN)).collect()"),
+        "shared.rs", "chain([self.0.producer.clone()]).collect()", "chain([self.0.producer.clone()].into_iter().filter(|_| !BROKEN)).collect()"),
     "unshare: no wait at all": (
         "shared.rs", "try_for_each(|event| self.inner().wait(event))", "try_for_each(|event| if BROKEN { Ok(()) } else { self.inner().wait(event) })"),
     "unshare: another stream waits": (
         "shared.rs", "else { self.inner().wait(event) })", "else if BROKEN { self.device().seen(self.device().housekeeping().wait(event.handle())) } else { self.inner().wait(event) })"),
     "drop of a Shared: without the readers": (
-        "shared.rs", "let after = || readers.events.iter().map(", "let after = || readers.events.iter().filter(|_| !BROKEN).map("),
+        "shared.rs", "let after = || readers.iter().cloned()", "let after = || readers.iter().filter(|_| !BROKEN).cloned()"),
     "drop of a Shared: without the producer": (
         "shared.rs", "chain([self.producer.clone()]).collect()", "chain([self.producer.clone()].into_iter().filter(|_| !BROKEN)).collect()"),
     "Shared::host: does not ask": (
@@ -176,6 +179,28 @@ RULES = {
         "host_function.rs", "self.call(|s| s.launch_host(memory,", "self.call(|s| if BROKEN && memory.is_some() { self.device().housekeeping() } else { s }.launch_host(memory,"),
     "copy between devices: on another stream": (
         "copies.rs", "unsafe { s.copy_peer((here, to),", "unsafe { if BROKEN { self.device().housekeeping() } else { s }.copy_peer((here, to),"),
+}
+
+# Rules about calls that overlap in time, which loom and shuttle test.
+ORDER = {
+    "queue: a call overtakes the one before it": (
+        "driver/cpu/queue.rs", "        add(&mut state.commands);",
+        "        add(&mut state.commands);\n        let n = state.commands.len();\n        if BROKEN && n > 1 { state.commands.swap(n - 2, n - 1); }"),
+    "event: a wait is for the oldest record": (
+        "driver/cpu/event.rs", "        state.pending.iter().copied().find(|p| p.0 == state.recorded)",
+        "        if BROKEN { return state.pending.first().copied(); }\n        state.pending.iter().copied().find(|p| p.0 == state.recorded)"),
+    "event: a later record makes an earlier one complete": (
+        "driver/cpu/event.rs", "state.pending.retain(|p| p.0 != ticket);", "state.pending.retain(|p| if BROKEN { p.0 > ticket } else { p.0 != ticket });"),
+    "hand_off: the wait before the record of the queue": (
+        "driver/stream.rs", "        self.record(event)?;\n        to.wait(event)",
+        "        if BROKEN { to.wait(event)?; return self.record(event); }\n        self.record(event)?;\n        to.wait(event)"),
+    "end of a read: the turn after the record": (
+        "readers.rs", "        let turn = self.turns.fetch_add(1, Ordering::AcqRel);\n        let event = record();",
+        "        let draw = || self.turns.fetch_add(1, Ordering::AcqRel);\n        let (turn, event) = if BROKEN { let event = record(); (draw(), event) } else { let turn = draw(); (turn, record()) };"),
+    "end of a read: the last one that is stored is kept": (
+        "readers.rs", "if newest.turn < turn", "if (BROKEN || newest.turn < turn)"),
+    "end of a read: the first one that is stored is kept": (
+        "readers.rs", "|| newest.turn < turn)", "|| newest.turn < turn && !BROKEN)"),
 }
 
 IN_FORCE = f'''
@@ -216,11 +241,17 @@ def write(file, text):
         open(file, "w", encoding="utf-8").write(text)
 
 
+def modules(tests):
+    """The text of a test of MODULES, which are in the folder `tests`."""
+    file = lambda m: f"{m}.rs" if os.path.isfile(os.path.join(ROOT, "tests", f"{m}.rs")) else f"{m}/mod.rs"
+    return "".join(f'#[path = "{tests}/{file(m)}"]\nmod {m};\n' for m in MODULES) + "thalweg::ptx! {}\n"
+
+
 def copy():
     """Copies what the library and its tests are built from, with all changes."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
     changed = {}
-    for rule, (file, old, new) in RULES.items():
+    for rule, (file, old, new) in [*RULES.items(), *ORDER.items()]:
         file = "host/" + file
         text = changed.get(file) or open(os.path.join(ROOT, file), encoding="utf-8").read()
         # A rule may change what an earlier one put there, which keeps its name.
@@ -238,8 +269,7 @@ def copy():
         elif not os.path.exists(to := os.path.join(COPY, file)) or open(to, "rb").read() != open(os.path.join(ROOT, file), "rb").read():
             os.makedirs(os.path.dirname(to), exist_ok=True)
             shutil.copyfile(os.path.join(ROOT, file), to)
-    modules = "".join(f'#[path = "copy/tests/{m}{"" if os.path.isfile(os.path.join(ROOT, "tests", m + ".rs")) else "/mod"}.rs"]\nmod {m};\n' for m in MODULES)
-    write(os.path.join(PLACE, "main.rs"), modules + "thalweg::ptx! {}\n")
+    write(os.path.join(PLACE, "main.rs"), modules("copy/tests"))
     write(os.path.join(PLACE, "lib.rs"), "")
     write(os.path.join(PLACE, "Cargo.toml"), MANIFEST)
 
@@ -255,6 +285,30 @@ def build():
                 print(message.encode().decode("unicode_escape"))
         sys.exit("the library with broken rules does not compile")
     return found[-1]
+
+
+def order(tool, asked):
+    """Runs the tests of `tool`, which chooses interleavings, with each rule of ORDER broken."""
+    copy()
+    command = ["cargo", "test", "--locked", "--quiet", "--release", "-p", "thalweg", "--lib", "--manifest-path", f"{COPY}/Cargo.toml", tool]
+    bad = []
+    for rule in ["", *(asked or ORDER)]:
+        env = {**os.environ, VARIABLE: rule, "RUSTFLAGS": f"--cfg {tool}", "CARGO_TARGET_DIR": f"{PLACE}/{tool}", "RUST_BACKTRACE": "0"}
+        for _ in range(3 if rule else 1):  # shuttle draws other programs each time
+            done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+            if done.returncode:
+                break
+        failed = sorted(set(re.findall(rf"^    driver::cpu::{tool}_tests::(\w+)$", done.stdout, re.M)))
+        failed = failed or ["a panic ends the process"] * bool(done.returncode and "panicked at" in done.stdout)
+        if rule:
+            print(f"{rule}: {', '.join(failed) or 'NO TEST FAILS'}", flush=True)
+        if bool(failed) != bool(rule) or bool(done.returncode) != bool(rule):
+            bad.append(f"{rule or 'no rule is broken'}: {done.returncode}, {failed} {done.stdout[-2000:]}")
+            if not rule:
+                break
+    if bad:
+        sys.exit("\n".join(["", *bad]))
+    print(f"{len(asked or ORDER)} broken rules: a test of {tool} fails on each")
 
 
 def run(program, rule, part, cases):
@@ -282,10 +336,14 @@ def run(program, rule, part, cases):
 
 def main():
     asked = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
+    tool = next((tool for tool in ["loom", "shuttle"] if f"--{tool}" in sys.argv), None)
+    rules = ORDER if tool else RULES
     if "--list" in sys.argv:
-        sys.exit("\n".join(RULES))
-    if unknown := set(asked) - set(RULES):
+        sys.exit("\n".join(rules))
+    if unknown := set(asked) - set(rules):
         sys.exit(f"no such rule: {unknown}")
+    if tool:
+        return order(tool, asked)
     program = build()
     bad = []
     for part, cases in PARTS[:-1] if not asked else []:
@@ -309,4 +367,5 @@ def main():
     print(f"{len(asked or RULES)} broken rules: the log checker rejects each")
 
 
-main()
+if __name__ == "__main__":
+    main()

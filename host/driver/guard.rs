@@ -14,6 +14,9 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+#[cfg(shuttle)]
+use shuttle::thread_local;
+
 use crate::error::Error;
 
 /// The reason why a call is refused.
@@ -50,7 +53,7 @@ pub(crate) fn permitted() -> Result<(), Forbidden> {
     if FORKED.load(Ordering::Relaxed) {
         return Err(Forbidden::Fork);
     }
-    match RUNNING.get() {
+    match RUNNING.with(Cell::get) {
         None => Ok(()),
         Some(why) => Err(why),
     }
@@ -59,7 +62,7 @@ pub(crate) fn permitted() -> Result<(), Forbidden> {
 /// Whether this thread runs work of a stream: a host function or the body of a kernel.
 #[inline]
 pub(crate) fn in_stream_work() -> bool {
-    RUNNING.get().is_some()
+    RUNNING.with(Cell::get).is_some()
 }
 
 /// Whether this process is a forked child.
@@ -81,17 +84,17 @@ pub(crate) fn as_kernel<T>(f: impl FnOnce() -> T) -> T {
 /// Makes this thread one that runs kernels only. A body may use the thread pool that runs it, so
 /// its own tasks can come to a thread while that runs no block.
 pub(crate) fn for_kernels() {
-    RUNNING.set(Some(Forbidden::Kernel));
+    RUNNING.with(|running| running.set(Some(Forbidden::Kernel)));
 }
 
 fn while_running<T>(work: Forbidden, f: impl FnOnce() -> T) -> T {
     struct Leave(Option<Forbidden>);
     impl Drop for Leave {
         fn drop(&mut self) {
-            RUNNING.set(self.0);
+            RUNNING.with(|running| running.set(self.0));
         }
     }
-    let _leave = Leave(RUNNING.replace(Some(work)));
+    let _leave = Leave(RUNNING.with(|running| running.replace(Some(work))));
     f()
 }
 

@@ -16,6 +16,7 @@ mod ffi;
 pub(crate) mod guard;
 pub(crate) mod nvtx;
 mod stream;
+pub(crate) mod sync;
 pub(crate) mod trace;
 mod traced;
 

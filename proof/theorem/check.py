@@ -5,7 +5,8 @@ usage: proof/theorem/check.py [--quick]
 
 - `coqc` compiles Races.v, and prints for both theorems that they rest on no axiom and on nothing admitted.
 - The file has no word that would let a proof rest on something.
-- With each rule of BROKEN changed, the proof of a theorem no longer goes through. `--quick` leaves this out.
+- With each rule of BROKEN changed, the proof of a theorem no longer goes through, in the lemma that docs/broken-rules.md
+  names. `--quick` leaves this out.
 - With the changes of HARMLESS, it does: so a proof does not fail because of a changed text alone.
 """
 
@@ -107,6 +108,7 @@ def main():
     if "--quick" in sys.argv:
         return
     wrong = []
+    page = open(os.path.join(HERE, "..", "..", "docs", "broken-rules.md"), encoding="utf-8").read()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         harmless = text[: text.index(EXAMPLES)]
         for old, new in HARMLESS:
@@ -115,9 +117,13 @@ def main():
         for (name, *_), (printed, error) in zip(BROKEN, pool.map(compile, texts)):
             place = re.search(r"line (\d+)", error)
             inside = place and text[: text.index(PROOF)].count("\n") < int(place[1]) < text[: text.index(EXAMPLES)].count("\n")
-            print(f"  {name}: " + ("THE PROOF STILL GOES THROUGH" if printed is not None else f"refused at line {place and place[1]}"))
+            before = text.split("\n")[: int(place[1])] if place else []
+            lemma = next((found[1] for line in reversed(before) if (found := re.match(r"\s*(?:Lemma|Theorem) (\w+)", line))), None)
+            print(f"  {name}: " + ("THE PROOF STILL GOES THROUGH" if printed is not None else f"refused in {lemma}, line {place and place[1]}"))
             if printed is not None or not inside:
                 wrong.append(name)
+            elif f"{name} (`{lemma}`)" not in page:
+                wrong.append(f"docs/broken-rules.md has another lemma than {lemma} for `{name}`")
         if compile(harmless)[0] is None:
             wrong.append("a harmless change is refused")
     if wrong:

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Instant;
 
-use super::sync::{Arc, Condvar, Mutex, lock, sleep};
 use super::{Cpu, CpuError};
+use crate::driver::sync::{Arc, Condvar, Mutex, lock, sleep};
 
 /// A mark that a queue reaches. It can be recorded again, and then stands for the latest record.
 #[derive(Clone)]

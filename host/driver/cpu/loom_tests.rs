@@ -6,6 +6,8 @@ use loom::sync::Arc;
 use loom::thread::{self, JoinHandle};
 
 use super::*;
+use crate::driver::{EventHandle, StreamHandle, guard::Guarded};
+use crate::readers::Readers;
 
 /// A device for one execution. Its memory outlives all threads, because `end` joins them first.
 struct Model {
@@ -241,6 +243,70 @@ fn poison_wakes_whoever_waits() {
         assert!(b.synchronize().is_err());
         assert_eq!(x.get(), 0);
         drop(event);
+        model.end();
+    });
+}
+
+/// The value that one thread hands off may have been used just before the other thread's record.
+#[test]
+fn two_threads_hand_off_from_one_queue() {
+    model(|| {
+        let mut model = Model::new();
+        let (a, b, c, own) = (model.queue(), model.queue(), model.queue(), model.cpu.event());
+        let stream = |queue| StreamHandle::Cpu(Guarded::new(queue));
+        // What a thread of the typed layer does: work on `a`, `hand_off`, work on the other stream.
+        let program = |to: &'static Queue| {
+            let (own, from) = (EventHandle::Cpu(Guarded::new(own.clone())), stream(a));
+            let (x, y) = (Watched::new(), Watched::new());
+            move || {
+                a.host(x.setter(5));
+                from.hand_off(&own, stream(to)).unwrap();
+                to.host(x.copier(&y));
+                y
+            }
+        };
+        model.start(a, 4);
+        let other = thread::spawn(program(b));
+        let mine = program(c)();
+        let theirs = other.join().unwrap();
+        b.work(b.enqueued());
+        c.work(c.enqueued());
+        assert_eq!((mine.get(), theirs.get()), (5, 5));
+        drop(own);
+        model.end();
+    });
+}
+
+/// Only one of the two records is kept, and must cover the read before the other one.
+#[test]
+fn two_threads_end_reads_on_one_queue() {
+    model(|| {
+        let mut model = Model::new();
+        let (cpu, a, b) = (model.cpu, model.queue(), model.queue());
+        let (x, readers) = (Watched::new(), Arc::new(Readers::new()));
+        let read = {
+            let (x, readers) = (x.clone(), readers.clone());
+            move || {
+                a.host(x.copier(&Watched::new()));
+                readers.end(7, || {
+                    let event = cpu.event();
+                    a.record(&event);
+                    Ok::<_, ()>(event)
+                });
+            }
+        };
+        model.start(a, 4);
+        let other = thread::spawn(read.clone());
+        read();
+        other.join().unwrap();
+        // What `unshare` does on the other stream.
+        let events = readers.events().unwrap();
+        assert_eq!(events.len(), 1);
+        events.iter().for_each(|event| b.wait(event).unwrap());
+        b.host(x.setter(1));
+        b.work(b.enqueued());
+        assert_eq!(x.get(), 1);
+        drop((events, readers));
         model.end();
     });
 }

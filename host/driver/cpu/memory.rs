@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use thalweg_simt::cpu::checker::memory as checker;
 
-use super::sync::{Mutex, lock};
 use super::{Cpu, CpuError};
+use crate::driver::sync::{Mutex, lock};
 
 /// The alignment of every allocation, the same as on CUDA.
 const ALIGNMENT: usize = 256;

@@ -61,8 +61,9 @@ mod queue;
 mod recording;
 mod rng;
 mod scheduler;
-mod sync;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
 use std::env::{self, VarError};
@@ -81,9 +82,9 @@ pub(crate) use queue::Queue;
 pub(crate) use recording::Recording;
 
 use super::guard;
+use crate::driver::sync::{AtomicBool, Mutex, lock};
 use memory::Ledger;
 use scheduler::Scheduler;
-use sync::{AtomicBool, Mutex, lock};
 
 /// The environment variable that sets how many OS threads run the blocks of kernels.
 const THREADS: &str = "THALWEG_CPU_THREADS";

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::command::{Command, Flag, Step, Work};
-use super::sync::{Condvar, Mutex, lock, sleep};
 use super::{Cpu, CpuError, Event};
+use crate::driver::sync::{Condvar, Mutex, lock, sleep};
 use crate::driver::trace;
 
 /// A stream of commands, which run in the order in which they were enqueued.

@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 
 use super::command::{Command, Work};
-use super::sync::{Arc, lock};
 use super::{Cpu, CpuError, Event, Queue};
+use crate::driver::sync::{Arc, lock};
 
 /// Commands that can be enqueued any number of times.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::command::Command;
 use super::rng::Rng;
-use super::sync::{Mutex, lock};
 use super::{Cpu, CpuError, Queue};
+use crate::driver::sync::{Mutex, lock};
 
 /// The time that a host waits, while no command can run, for another thread to change that.
 const GRACE: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ struct State {
     mood: Mood,
     /// The number of commands that are enqueued before the mood changes.
     lasts: usize,
-    #[cfg(all(test, not(loom)))]
+    #[cfg(all(test, not(any(loom, shuttle))))]
     trace: Vec<(usize, String)>,
 }
 
@@ -48,7 +48,7 @@ impl Scheduler {
             queues: Vec::new(),
             mood: Mood::Late,
             lasts: 0,
-            #[cfg(all(test, not(loom)))]
+            #[cfg(all(test, not(any(loom, shuttle))))]
             trace: Vec::new(),
         }))
     }
@@ -127,7 +127,7 @@ impl Scheduler {
         }
     }
 
-    #[cfg(all(test, not(loom)))]
+    #[cfg(all(test, not(any(loom, shuttle))))]
     pub(super) fn take_trace(&self) -> Vec<(usize, String)> {
         std::mem::take(&mut lock(&self.0).trace)
     }
@@ -161,10 +161,10 @@ impl State {
     fn run(&mut self, cpu: &Cpu, queue: usize) -> bool {
         let Some(&target) = self.queues.get(queue) else { return false };
         target.step(|command| {
-            #[cfg(all(test, not(loom)))]
+            #[cfg(all(test, not(any(loom, shuttle))))]
             let what = format!("{command:?}");
             let step = command.step(cpu, Some(&mut self.rng));
-            #[cfg(all(test, not(loom)))]
+            #[cfg(all(test, not(any(loom, shuttle))))]
             self.trace.push((queue, format!("{what}: {step:?}")));
             step
         })

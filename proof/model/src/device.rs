@@ -15,16 +15,17 @@ fn conflict(a: &Call, b: &Call) -> bool {
 /// Looks for two conflicting accesses that can run at the same time, and returns their numbers in
 /// the log.
 ///
-/// The host makes one call after another. A call on a stream is enqueued then. It runs when the
-/// call before it on its line is done, and the record that it waits for. A `Call::Wait` or
-/// `Call::Access` of the host is done before the host makes its next call.
-pub fn overlap(calls: &[Call]) -> Option<(usize, usize)> {
-    let line = |call: &Call| match *call {
+/// A thread makes one call after another. A call on a stream is enqueued then. It runs when the
+/// call before it on its line is done, and the record that it waits for. A call on a thread's own
+/// line is done before the thread makes its next call.
+pub fn overlap(log: &[(usize, Call)]) -> Option<(usize, usize)> {
+    let (hosts, calls): (Vec<usize>, Vec<&Call>) = log.iter().map(|(host, call)| (*host, call)).unzip();
+    let line = |call: &&Call| match **call {
         Call::Access { line, .. } | Call::Record { line, .. } | Call::Wait { line, .. } => line,
     };
     let lines: Vec<usize> = calls.iter().map(line).collect();
-    // A state is the set of calls that are done. The host is at its first own call that is not
-    // done, and every call before that is enqueued.
+    // A state is the set of calls that are done. A thread is at its first own call that is not
+    // done, and every call that it made before that is enqueued.
     let mut seen = HashSet::new();
     let mut stack = vec![0u64];
     while let Some(done) = stack.pop() {
@@ -32,14 +33,15 @@ pub fn overlap(calls: &[Call]) -> Option<(usize, usize)> {
             continue;
         }
         let is_done = |i: usize| done >> i & 1 == 1;
-        let reached = (0..calls.len()).find(|&i| lines[i] == HOST && !is_done(i)).unwrap_or(calls.len());
+        let reached = [HOST, HOST + 1]
+            .map(|host| (0..calls.len()).find(|&i| lines[i] == host && !is_done(i)).unwrap_or(calls.len()));
         let mut ready = Vec::new();
         for l in 0..LINES {
             let next = (0..calls.len()).find(|&i| lines[i] == l && !is_done(i));
-            if let Some(i) = next.filter(|&i| i <= reached) {
+            if let Some(i) = next.filter(|&i| i <= reached[hosts[i] - HOST]) {
                 let waits = match calls[i] {
                     Call::Wait { record, .. } => {
-                        calls.iter().position(|c| matches!(c, Call::Record { record: r, .. } if *r == record))
+                        calls.iter().position(|c| matches!(c, Call::Record { record: r, .. } if r == record))
                     }
                     _ => None,
                 };
@@ -49,7 +51,7 @@ pub fn overlap(calls: &[Call]) -> Option<(usize, usize)> {
             }
         }
         for (k, &i) in ready.iter().enumerate() {
-            if let Some(&j) = ready[..k].iter().find(|&&j| conflict(&calls[i], &calls[j])) {
+            if let Some(&j) = ready[..k].iter().find(|&&j| conflict(calls[i], calls[j])) {
                 return Some((i.min(j), i.max(j)));
             }
         }

@@ -1,14 +1,16 @@
 //! Which access comes before which, from the calls alone. This file knows no typed state.
 //!
-//! A line does one thing after another: a stream, the stream that frees memory (`KEEPER`), or the
-//! host. An access comes before what follows on its line. What the host has done comes before each
-//! call that it makes later. A record comes before each wait for it, and a free before the
-//! allocation that gets the memory (the driver's promise).
+//! A line does one thing after another: a stream, the stream that frees memory (`KEEPER`), or a
+//! thread of the host. An access comes before what follows on its line. What a thread has done and
+//! knows comes before each call that it makes later. A record comes before each wait for it, and a
+//! free before the allocation that gets the memory (the driver's promise). A thread records what it
+//! knows where it gives something away, and another one waits for that where it gets it.
 
 pub const STREAMS: usize = 3;
 pub const KEEPER: usize = 3;
+/// The first thread of the host. The second one is the line after it.
 pub const HOST: usize = 4;
-pub const LINES: usize = 5;
+pub const LINES: usize = 6;
 
 /// For each line, how many of its accesses are ordered before.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
@@ -35,8 +37,10 @@ pub struct Race {
     pub later: usize,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct HappensBefore {
+    /// The thread that makes the next call.
+    pub host: usize,
     pub clocks: [Clock; LINES],
     pub memory: Vec<Granule>,
 }
@@ -61,13 +65,14 @@ pub enum Call {
     },
 }
 
+/// The calls of a program, each with the thread that made it.
 #[derive(Default)]
-pub struct Log(pub Option<Vec<Call>>);
+pub struct Log(pub Option<Vec<(usize, Call)>>);
 
 impl Log {
-    fn add(&mut self, call: impl FnOnce() -> Call) {
+    fn add(&mut self, host: usize, call: impl FnOnce() -> Call) {
         if let Some(calls) = &mut self.0 {
-            calls.push(call());
+            calls.push((host, call()));
         }
     }
 }
@@ -80,17 +85,19 @@ pub struct Point {
 }
 
 impl HappensBefore {
-    /// The host makes a call on a line: what the host has done and knows comes before it.
+    pub fn new(granules: usize) -> Self {
+        Self { host: HOST, clocks: Default::default(), memory: vec![Granule::default(); granules] }
+    }
+
+    /// A thread makes a call on a line: what the thread has done and knows comes before it.
     fn call(&mut self, line: usize) {
-        if line != HOST {
-            let host = self.clocks[HOST];
-            self.clocks[line].join(&host);
-        }
+        let host = self.clocks[self.host];
+        self.clocks[line].join(&host);
     }
 
     pub fn access(&mut self, line: usize, reads: &[usize], writes: &[usize], log: &mut Log) -> Result<(), Race> {
         self.call(line);
-        log.add(|| Call::Access { line, reads: reads.to_vec(), writes: writes.to_vec() });
+        log.add(self.host, || Call::Access { line, reads: reads.to_vec(), writes: writes.to_vec() });
         let seen = self.clocks[line];
         let race = |granule, earlier| Err(Race { granule, earlier, later: line });
         for &g in reads.iter().chain(writes) {
@@ -117,14 +124,14 @@ impl HappensBefore {
     pub fn record(&mut self, line: usize, log: &mut Log) -> Point {
         self.call(line);
         let record = log.0.as_ref().map_or(0, Vec::len);
-        log.add(|| Call::Record { line, record });
+        log.add(self.host, || Call::Record { line, record });
         Point { clock: self.clocks[line], record }
     }
 
     /// Orders the later accesses of the line after the record.
     pub fn wait(&mut self, line: usize, point: &Point, log: &mut Log) {
         self.call(line);
-        log.add(|| Call::Wait { line, record: point.record });
+        log.add(self.host, || Call::Wait { line, record: point.record });
         self.clocks[line].join(&point.clock);
     }
 

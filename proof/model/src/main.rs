@@ -4,7 +4,8 @@
 //! broken on purpose, which must have one. `model all` searches larger bounds with the rules of the
 //! crate. `model compare` judges each program of a small size in two ways: by the clocks of
 //! `happens_before`, and by `device`, which executes the calls in every order. `model search NAME`
-//! is one search, to its usual bound.
+//! is one search, to its usual bound or to the one that is given. `model broken NAME` breaks the
+//! rules that belong to a search.
 
 mod cases;
 mod device;
@@ -37,12 +38,15 @@ fn main() -> ExitCode {
         }
         ["all"] => SEARCHES.iter().filter(|case| !as_they_are(case, case.large)).count() == 0,
         ["compare"] => compare(),
-        ["search", name] if SEARCHES.iter().any(|case| case.name == name) => {
+        ["search", name, ref depth @ ..] if SEARCHES.iter().any(|case| case.name == name) && depth.len() < 2 => {
             let case = cases::named(name);
-            as_they_are(case, case.usual)
+            as_they_are(case, depth.first().and_then(|depth| depth.parse().ok()).unwrap_or(case.usual))
+        }
+        ["broken", name] if RULES.iter().any(|rule| rule.search == name) => {
+            RULES.iter().filter(|rule| rule.search == name && !break_rule(rule)).count() == 0
         }
         _ => {
-            eprintln!("usage: model [all | compare | search NAME]\nnames:");
+            eprintln!("usage: model [all | compare | search NAME [TRANSITIONS] | broken NAME]\nnames:");
             SEARCHES.iter().for_each(|case| eprintln!("  {}", case.name));
             return ExitCode::from(2);
         }

@@ -5,6 +5,14 @@ use crate::happens_before::{Clock, HOST, HappensBefore, KEEPER, Log, Point, Race
 
 /// The stream of the second branch of a fork. Only searches with two other streams have forks.
 const BRANCH: usize = 2;
+/// The stream that frees the memory of the second device, in the search with two devices.
+const SECOND_KEEPER: usize = 2;
+/// The stream that other code made, and one that only that code knows.
+const FOREIGN: u8 = 1;
+const LIBRARY: usize = 2;
+/// The lines on which the branches inside of a graph run. That search has one stream and one
+/// thread, so they are free.
+const INSIDE: [usize; 2] = [BRANCH, HOST + 1];
 
 /// A rule that is broken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,9 +53,28 @@ pub enum Broken {
     ForkDoesNotWait,
     JoinDoesNotWait,
     BothBranchesWrite,
-    /// Promises of the driver that it does not keep.
+    NodeForkWithoutEdge,
+    NodeJoinWithoutEdge,
+    NodeOfBothBranches,
+    ReplayWithoutPart,
+    ThreadsNotOrdered,
+    CountOrdersNothing,
+    ListOrdersNothing,
+    PoolOrdersNothing,
+    PeerCopyElsewhere,
+    PeerEventLost,
+    PeerDropFreesAtOnce,
+    PlainBufferOnOtherDevice,
+    EnterDoesNotWait,
+    LeaveDoesNotWait,
+    ThreadStreamCrosses,
+    LaneLeaks,
+    TagOfTwoStreams,
+    /// Promises of the driver, and of other code, that they do not keep.
     AllocatorDoesNotOrder,
     ReplaysOverlap,
+    LibraryDoesNotFollow,
+    LibraryNotJoined,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -77,12 +104,23 @@ pub enum Place {
     Branch(u8),
     /// Lent to both branches of a fork of this stream, which only read it.
     Branches(u8),
+    /// In a capture, ordered by this branch of it; 0 is the capture's own stream.
+    Captured(u8),
+    /// In a capture, lent to two branches, which only read it.
+    CapturedForBoth(u8, u8),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Handle {
     pub value: Value,
     pub place: Place,
+    /// Whether streams of other devices may have it, as a `PeerBuffer`.
+    pub peer: bool,
+    /// The thread that owns it.
+    pub thread: u8,
+    /// The knowledge of the thread that sent it here, until this thread has received it. It does so
+    /// at the last moment: where it uses the value.
+    pub carried: Option<Point>,
 }
 
 /// An event of the driver. It is in the pool when nobody holds it.
@@ -112,6 +150,8 @@ pub struct Sharing {
     /// For each stream the turn and the event of its newest read.
     pub readers: [Option<(u8, u8)>; STREAMS],
     pub turns: u8,
+    /// The knowledge of the threads that gave handles back. The count of an `Arc` orders that.
+    pub released: Vec<Point>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -119,6 +159,8 @@ pub struct Split {
     pub block: u8,
     pub pieces: u8,
     pub after: Vec<u8>,
+    /// The knowledge of the thread that had the lock of the list last.
+    pub lock: Option<Point>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -130,6 +172,39 @@ pub struct Graph {
     /// Whether the allocation was freed since then.
     pub stale: bool,
     pub last: Option<Point>,
+}
+
+/// A node of a graph, on a branch of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Node {
+    Use {
+        branch: u8,
+        value: Value,
+        write: bool,
+    },
+    /// The edge from what a branch has so far to another branch.
+    Edge {
+        from: u8,
+        to: u8,
+        fork: bool,
+    },
+}
+
+/// A capture in progress, on a stream.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Capture {
+    pub stream: u8,
+    pub nodes: Vec<Node>,
+    /// The branches that are not joined yet, each with the one that it is a branch of.
+    pub open: Vec<(u8, u8)>,
+}
+
+/// A graph of several nodes, and the buffers that it was captured with.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Nodes {
+    pub values: Vec<Value>,
+    pub nodes: Vec<Node>,
+    pub stale: bool,
 }
 
 /// The transitions that a search allows, and its bounds.
@@ -148,6 +223,18 @@ pub struct Allow {
     pub failures: bool,
     /// `hand_off`, and the end of a read, in the steps that other threads can see.
     pub steps: bool,
+    /// Two threads, which send values to each other.
+    pub threads: bool,
+    /// The second stream is one that each thread has of its own.
+    pub thread_streams: bool,
+    /// Two devices, each with a stream and a buffer.
+    pub devices: bool,
+    /// The second stream is one of other code, which works on it and on a stream of its own.
+    pub foreign: bool,
+    /// Streams are lent to closures under one brand.
+    pub lanes: bool,
+    /// The most nodes of a graph that is captured node by node, with branches.
+    pub nodes: usize,
     /// Leave out what other searches cover.
     pub no_host: bool,
     pub no_drop: bool,
@@ -162,9 +249,11 @@ pub enum Act {
     Alloc {
         s: u8,
         block: u8,
+        thread: u8,
     },
     Lend {
         block: u8,
+        thread: u8,
     },
     HostRead(usize),
     HostWrite(usize),
@@ -190,7 +279,7 @@ pub enum Act {
     /// `unshare` whose last wait fails.
     UnshareFails(usize, u8),
     /// A list of events of dropped pieces loses those that are complete.
-    Prune(usize),
+    Prune(usize, u8),
     /// The first buffer is lent to the second branch, and the second one, if any, to both.
     Fork(usize, Option<usize>),
     BranchWrite(usize),
@@ -203,8 +292,79 @@ pub enum Act {
     Join(usize, usize),
     Capture(usize),
     Replay(usize, usize),
+    /// To the other thread, by something that orders threads.
+    Send(usize),
+    /// `map_peer`, or `map_local`.
+    MapPeer(usize),
+    /// Other code works on a buffer of its stream.
+    Library(usize),
+    /// A stream is lent to a closure.
+    LaneBegin(u8),
+    LaneEnd,
+    /// Captures all buffers of a stream.
+    CaptureBegin(u8),
+    CaptureEnd,
+    NodeRead(usize, u8),
+    NodeWrite(usize, u8),
+    /// The first buffer is lent to a new branch, and the second one, if any, to both.
+    NodeFork(usize, Option<usize>),
+    NodeJoin,
+    ReplayNodes(u8),
     /// With a broken rule: an operation of another stream takes the buffer.
     WriteFrom(usize, u8),
+}
+
+impl Act {
+    /// The numbers of the handles that it takes.
+    pub fn handles(self) -> [Option<usize>; 2] {
+        match self {
+            Self::Copy(h, i) | Self::RecordUnzip(h, i) | Self::Join(h, i) => [Some(h), Some(i)],
+            Self::Fork(h, i) | Self::NodeFork(h, i) => [Some(h), i],
+            Self::HostRead(h)
+            | Self::HostWrite(h)
+            | Self::Bind(h, _)
+            | Self::Write(h)
+            | Self::Read(h)
+            | Self::Record(h)
+            | Self::Wait(h, _)
+            | Self::HandOff(h, _)
+            | Self::HandOffBegin(h, _)
+            | Self::HandOffEnd(h)
+            | Self::Synchronize(h)
+            | Self::Drop(h)
+            | Self::Forget(h)
+            | Self::Share(h)
+            | Self::Clone(h)
+            | Self::Reading(h, _)
+            | Self::Unshare(h, _)
+            | Self::HandOffFails(h, _)
+            | Self::UnshareFails(h, _)
+            | Self::BranchWrite(h)
+            | Self::BranchRead(h)
+            | Self::EndTurn(h)
+            | Self::EndRecord(h)
+            | Self::EndStore(h)
+            | Self::Split(h)
+            | Self::Capture(h)
+            | Self::Replay(_, h)
+            | Self::Send(h)
+            | Self::MapPeer(h)
+            | Self::Library(h)
+            | Self::NodeRead(h, _)
+            | Self::NodeWrite(h, _)
+            | Self::WriteFrom(h, _) => [Some(h), None],
+            Self::Alloc { .. }
+            | Self::Lend { .. }
+            | Self::Prune(..)
+            | Self::JoinBranches(_)
+            | Self::LaneBegin(_)
+            | Self::LaneEnd
+            | Self::CaptureBegin(_)
+            | Self::CaptureEnd
+            | Self::NodeJoin
+            | Self::ReplayNodes(_) => [None, None],
+        }
+    }
 }
 
 /// A reason why a program is wrong.
@@ -233,8 +393,14 @@ pub struct State {
     pub shared: Vec<Sharing>,
     pub splits: Vec<Split>,
     pub graphs: Vec<Graph>,
+    pub capture: Option<Capture>,
+    pub nodes: Option<Nodes>,
     /// The stream that has forked, until it joins.
     pub forked: Option<u8>,
+    /// The stream that a closure has now.
+    pub lane: Option<u8>,
+    /// The knowledge of the thread that had the lock of the pool last.
+    pub pool: Option<Point>,
     /// Streams are used for the first time in order, because they are alike.
     pub used: u8,
 }
@@ -250,10 +416,8 @@ type Done<T = ()> = Result<T, Bad>;
 impl State {
     pub fn new(allow: &Allow) -> Self {
         let blocks = (allow.device + allow.pinned) as usize;
-        let mut hb = HappensBefore::default();
-        hb.memory.resize(blocks * 2, Default::default());
         Self {
-            hb,
+            hb: HappensBefore::new(blocks * 2),
             handles: Vec::new(),
             cells: Vec::new(),
             own: [None; STREAMS],
@@ -261,7 +425,11 @@ impl State {
             shared: Vec::new(),
             splits: Vec::new(),
             graphs: Vec::new(),
+            capture: None,
+            nodes: None,
             forked: None,
+            lane: None,
+            pool: None,
             used: 0,
         }
     }
@@ -312,6 +480,26 @@ impl State {
         }
     }
 
+    // --- threads ---
+
+    /// The knowledge of this thread, for one that takes the same lock later.
+    fn now(&mut self, run: &mut Run) -> Option<Point> {
+        run.allow.threads.then(|| self.hb.record(self.hb.host, &mut run.log))
+    }
+
+    /// This thread takes a lock, or gets a value, that another one had.
+    fn after<'a>(&mut self, points: impl IntoIterator<Item = &'a Point>, run: &mut Run) {
+        points.into_iter().for_each(|point| self.hb.wait(self.hb.host, point, &mut run.log));
+    }
+
+    /// The thread that does a transition.
+    fn thread(&self, act: Act) -> u8 {
+        match act {
+            Act::Alloc { thread, .. } | Act::Lend { thread, .. } | Act::Prune(_, thread) => thread,
+            act => act.handles()[0].map_or(0, |h| self.handles[h].thread),
+        }
+    }
+
     // --- memory ---
 
     fn granules(&self, value: Value) -> (u8, Vec<usize>) {
@@ -341,6 +529,18 @@ impl State {
         block < run.allow.device
     }
 
+    /// Whether a stream is of the device that has the block.
+    fn at_home(block: u8, s: u8, run: &Run) -> bool {
+        !run.allow.devices || block == s
+    }
+
+    /// `Stream::admits`: whether a stream may have the buffer of a handle.
+    fn admits(&self, handle: &Handle, s: u8, run: &Run) -> bool {
+        handle.peer
+            || run.broken == Broken::PlainBufferOnOtherDevice
+            || Self::at_home(self.granules(handle.value).0, s, run)
+    }
+
     fn free(&mut self, line: usize, block: u8, run: &mut Run) -> Done {
         let all = [block as usize * 2, block as usize * 2 + 1];
         self.hb.access(line, &[], &all, &mut run.log)?;
@@ -348,6 +548,9 @@ impl State {
         self.blocks[block as usize] = Life::Freed(point);
         for g in &mut self.graphs {
             g.stale |= matches!(g.value, Value::Buf { block: b, .. } if b == block);
+        }
+        if let Some(g) = &mut self.nodes {
+            g.stale |= g.values.iter().any(|v| matches!(v, Value::Buf { block: b, .. } if *b == block));
         }
         Ok(())
     }
@@ -359,6 +562,7 @@ impl State {
             if run.broken == Broken::PieceFreesWhole {
                 return self.free_block(block, after, run);
             }
+            self.lock_list(id as usize, run);
             let s = &mut self.splits[id as usize];
             if run.broken != Broken::PieceForgetsItsEvent {
                 s.after.extend(&after);
@@ -368,16 +572,33 @@ impl State {
                 return Ok(());
             }
             let all = std::mem::take(&mut s.after);
+            s.lock = None;
             return self.free_block(block, if run.broken == Broken::LastPieceFreesAlone { after } else { all }, run);
         }
         self.free_block(block, after, run)
     }
 
+    /// The lock of a list of events of dropped pieces.
+    fn lock_list(&mut self, id: usize, run: &mut Run) {
+        let lock = self.splits[id].lock.take().filter(|_| run.broken != Broken::ListOrdersNothing);
+        self.after(&lock, run);
+        self.splits[id].lock = self.now(run);
+    }
+
+    /// The lock of a pool.
+    fn lock_pool(&mut self, run: &mut Run) {
+        let lock = self.pool.take().filter(|_| run.broken != Broken::PoolOrdersNothing);
+        self.after(&lock, run);
+        self.pool = self.now(run);
+    }
+
     fn free_block(&mut self, block: u8, after: Vec<u8>, run: &mut Run) -> Done {
         if self.is_device(block, run) {
-            after.iter().for_each(|&cell| self.wait(KEEPER, cell, run));
-            self.free(KEEPER, block, run)
+            let keeper = if Self::at_home(block, 0, run) { KEEPER } else { SECOND_KEEPER };
+            after.iter().for_each(|&cell| self.wait(keeper, cell, run));
+            self.free(keeper, block, run)
         } else {
+            self.lock_pool(run);
             self.blocks[block as usize] = Life::Pooled(after);
             Ok(())
         }
@@ -420,9 +641,13 @@ impl State {
         let s = &mut self.shared[id as usize];
         s.holders -= 1;
         if s.holders > 0 {
+            let now = self.now(run);
+            self.shared[id as usize].released.extend(now);
             return Ok(());
         }
         s.holders = 1; // until its leases are with the memory
+        self.last_holder(id, run);
+        let s = &self.shared[id as usize];
         let mut after: Vec<u8> = match run.broken {
             Broken::SharedDropSkipsReaders => Vec::new(),
             _ => s.readers.iter().flatten().map(|r| r.1).collect(),
@@ -434,6 +659,15 @@ impl State {
         let released = self.release(value, after, run);
         self.shared[id as usize].holders = 0;
         released
+    }
+
+    /// The count of an `Arc` says that one holder is left, which comes after all that gave theirs
+    /// back.
+    fn last_holder(&mut self, id: u8, run: &mut Run) {
+        let released = std::mem::take(&mut self.shared[id as usize].released);
+        if run.broken != Broken::CountOrdersNothing {
+            self.after(&released, run);
+        }
     }
 
     /// `__unbind`: the value leaves its stream. A read ends.
@@ -448,8 +682,13 @@ impl State {
     /// Does the transition. The handles that it takes are numbered as in `handles`.
     pub fn act(&mut self, act: Act, run: &mut Run) -> Done {
         let broken = run.broken;
+        self.hb.host = HOST + self.thread(act) as usize;
+        for h in act.handles().into_iter().flatten() {
+            let carried = self.handles[h].carried.take().filter(|_| broken != Broken::ThreadsNotOrdered);
+            self.after(&carried, run);
+        }
         match act {
-            Act::Alloc { s, block } => {
+            Act::Alloc { s, block, .. } => {
                 if let Life::Freed(point) = self.blocks[block as usize].clone()
                     && broken != Broken::AllocatorDoesNotOrder
                 {
@@ -460,34 +699,35 @@ impl State {
                 self.use_on(s as usize, &[], &[value], run)?;
                 self.put(value, Place::On(s));
             }
-            Act::Lend { block } => {
+            Act::Lend { block, .. } => {
+                self.lock_pool(run);
                 if let Life::Pooled(after) = std::mem::replace(&mut self.blocks[block as usize], Life::Live)
                     && broken != Broken::PoolLendsEarly
                 {
-                    after.iter().for_each(|&cell| self.wait(HOST, cell, run)); // they have passed
+                    after.iter().for_each(|&cell| self.wait(self.hb.host, cell, run)); // they have passed
                 }
                 let value = Value::Buf { block, lo: 0, hi: 2, split: None };
-                self.use_on(HOST, &[], &[value], run)?; // `pinned_from` writes it
+                self.use_on(self.hb.host, &[], &[value], run)?; // `pinned_from` writes it
                 self.put(value, Place::Idle);
             }
             Act::HostRead(h) => {
                 let value = self.handles[h].value;
                 if let Value::Shared(id) = value {
                     let producer = self.shared[id as usize].producer; // `Shared::host` has asked it
-                    self.wait(HOST, producer, run);
+                    self.wait(self.hb.host, producer, run);
                 }
-                self.use_on(HOST, &[value], &[], run)?;
+                self.use_on(self.hb.host, &[value], &[], run)?;
             }
-            Act::HostWrite(h) => self.use_on(HOST, &[], &[self.handles[h].value], run)?,
+            Act::HostWrite(h) => self.use_on(self.hb.host, &[], &[self.handles[h].value], run)?,
             Act::Bind(h, s) => {
-                let Handle { value, .. } = self.handles.remove(h);
+                let Handle { value, .. } = self.handles[h];
                 if let Value::Shared(id) = value
                     && broken != Broken::BindSkipsProducer
                 {
                     let producer = self.shared[id as usize].producer;
                     self.wait(s as usize, producer, run);
                 }
-                self.put(value, Place::On(s));
+                self.handles[h].place = Place::On(s);
             }
             Act::Write(h) => {
                 let (value, s) = self.on(h);
@@ -499,7 +739,9 @@ impl State {
                 self.use_on(s as usize, &[value], &[], run)?;
             }
             Act::Copy(from, to) => {
+                let between = self.handles[from].peer || self.handles[to].peer;
                 let ((from, s), (to, _)) = (self.on(from), self.on(to));
+                let s = if between && broken == Broken::PeerCopyElsewhere { 1 - s } else { s };
                 self.use_on(s as usize, &[from], &[to], run)?;
             }
             Act::Record(h) => {
@@ -515,11 +757,11 @@ impl State {
                 self.handles[i].place = Place::Event(cell);
             }
             Act::Wait(h, s) => {
-                let Handle { value, place: Place::Event(cell) } = self.handles[h] else { unreachable!() };
+                let Place::Event(cell) = self.handles[h].place else { unreachable!() };
                 if broken != Broken::WaitMissing {
                     self.wait(s as usize, cell, run);
                 }
-                self.handles[h] = Handle { value, place: Place::On(s) };
+                self.handles[h].place = Place::On(s);
                 self.dropped(cell);
             }
             Act::HandOff(h, t) => {
@@ -538,23 +780,29 @@ impl State {
             Act::HandOffEnd(h) => {
                 let Place::HandingOff(s, t) = self.handles[h].place else { unreachable!() };
                 let event = if broken == Broken::OneHandOffEventForAll { 0 } else { s as usize };
+                let skipped = match broken {
+                    Broken::HandOffWithoutWait => true,
+                    Broken::EnterDoesNotWait => run.allow.foreign && t == FOREIGN,
+                    Broken::LeaveDoesNotWait => run.allow.foreign && s == FOREIGN,
+                    _ => false,
+                };
                 if let Some(point) = self.own[event]
-                    && broken != Broken::HandOffWithoutWait
+                    && !skipped
                 {
                     self.hb.wait(t as usize, &point, &mut run.log);
                 }
                 self.handles[h].place = Place::On(t);
             }
             Act::Synchronize(h) => {
-                let Handle { value, place: Place::Event(cell) } = self.handles[h] else { unreachable!() };
+                let Place::Event(cell) = self.handles[h].place else { unreachable!() };
                 if broken != Broken::SynchronizeDoesNotWait {
-                    self.wait(HOST, cell, run);
+                    self.wait(self.hb.host, cell, run);
                 }
-                self.handles[h] = Handle { value, place: Place::Idle };
+                self.handles[h].place = Place::Idle;
                 self.dropped(cell);
             }
             Act::Drop(h) => {
-                let Handle { value, place } = self.handles[h];
+                let Handle { value, place, .. } = self.handles[h];
                 let after = match (value, place) {
                     (Value::Shared(id), Place::On(s)) => {
                         self.end(id, s, run);
@@ -567,8 +815,10 @@ impl State {
                     }
                     (_, Place::Idle) => Vec::new(),
                     (Value::Buf { block, split, .. }, Place::On(s)) => {
-                        let at_once = broken == Broken::DropFreesAtOnce;
-                        if split.is_none() && self.is_device(block, run) && !at_once {
+                        let home = Self::at_home(block, s, run);
+                        let at_once =
+                            broken == Broken::DropFreesAtOnce || broken == Broken::PeerDropFreesAtOnce && !home;
+                        if split.is_none() && self.is_device(block, run) && home && !at_once {
                             self.handles.remove(h);
                             return self.free(s as usize, block, run); // `StreamInner::free`
                         }
@@ -576,9 +826,7 @@ impl State {
                     }
                     (_, Place::Event(_)) if broken == Broken::EventDropFreesAtOnce => Vec::new(),
                     (_, Place::Event(cell)) => vec![cell],
-                    (_, Place::HandingOff(..) | Place::Ending(..) | Place::Branch(_) | Place::Branches(_)) => {
-                        unreachable!()
-                    }
+                    _ => unreachable!("only enabled transitions are done"),
                 };
                 self.release(value, after, run)?;
                 self.handles.remove(h);
@@ -590,7 +838,8 @@ impl State {
             Act::Share(h) => {
                 let (value, s) = self.on(h);
                 let producer = self.lease(s as usize, run);
-                let new = Sharing { value, producer, holders: 1, readers: [None; STREAMS], turns: 0 };
+                let new =
+                    Sharing { value, producer, holders: 1, readers: [None; STREAMS], turns: 0, released: Vec::new() };
                 let id = match self.shared.iter().position(|s| s.holders == 0) {
                     Some(id) => {
                         self.shared[id] = new;
@@ -601,7 +850,8 @@ impl State {
                         self.shared.len() - 1
                     }
                 };
-                self.handles[h] = Handle { value: Value::Shared(id as u8), place: Place::Idle };
+                self.handles[h].value = Value::Shared(id as u8);
+                self.handles[h].place = Place::Idle;
             }
             Act::Clone(h) => {
                 let handle = self.handles[h];
@@ -621,6 +871,7 @@ impl State {
             }
             Act::Unshare(h, s) => {
                 let Value::Shared(id) = self.handles[h].value else { unreachable!() };
+                self.last_holder(id, run);
                 let sharing = self.shared[id as usize].clone();
                 if broken != Broken::UnshareSkipsReaders {
                     sharing.readers.iter().flatten().for_each(|r| self.wait(s as usize, r.1, run));
@@ -631,7 +882,8 @@ impl State {
                 if sharing.holders == 1 {
                     self.shared[id as usize].holders = 0;
                 }
-                self.handles[h] = Handle { value: sharing.value, place: Place::On(s) };
+                self.handles[h].value = sharing.value;
+                self.handles[h].place = Place::On(s);
             }
             Act::HandOffFails(h, t) => {
                 self.act(Act::HandOffBegin(h, t), run)?;
@@ -646,11 +898,14 @@ impl State {
                     self.shared[id as usize].readers = [None; STREAMS];
                 }
             }
-            Act::Prune(id) => {
+            Act::Prune(id, _) => {
+                let lock = self.splits[id].lock.take().filter(|_| broken != Broken::ListOrdersNothing);
+                self.after(&lock, run);
                 let after = std::mem::take(&mut self.splits[id].after);
                 if broken != Broken::EventsOfPiecesForgotten {
-                    after.iter().for_each(|&cell| self.wait(HOST, cell, run)); // they are complete
+                    after.iter().for_each(|&cell| self.wait(self.hb.host, cell, run)); // they are complete
                 }
+                self.splits[id].lock = self.now(run);
             }
             Act::Fork(h, both) => {
                 let (_, s) = self.on(h);
@@ -679,7 +934,7 @@ impl State {
                 self.forked = None;
             }
             Act::EndTurn(h) => {
-                let Handle { value: Value::Shared(id), place } = self.handles[h] else { unreachable!() };
+                let Handle { value: Value::Shared(id), place, .. } = self.handles[h] else { unreachable!() };
                 let place = match place {
                     Place::On(s) if broken == Broken::TurnAfterRecord => {
                         Place::Ending(s, None, Some(self.lease(s as usize, run)))
@@ -690,7 +945,7 @@ impl State {
                 self.handles[h].place = place;
             }
             Act::EndRecord(h) => {
-                let Handle { value: Value::Shared(id), place } = self.handles[h] else { unreachable!() };
+                let Handle { value: Value::Shared(id), place, .. } = self.handles[h] else { unreachable!() };
                 let place = match place {
                     Place::Ending(s, None, cell) => Place::Ending(s, Some(self.draw_turn(id)), cell),
                     Place::Ending(s, turn, _) => Place::Ending(s, turn, Some(self.lease(s as usize, run))),
@@ -699,7 +954,7 @@ impl State {
                 self.handles[h].place = place;
             }
             Act::EndStore(h) => {
-                let Handle { value: Value::Shared(id), place: Place::Ending(s, Some(turn), Some(cell)) } =
+                let Handle { value: Value::Shared(id), place: Place::Ending(s, Some(turn), Some(cell)), .. } =
                     self.handles[h]
                 else {
                     unreachable!()
@@ -709,11 +964,11 @@ impl State {
                 self.unhold(id, run)?;
             }
             Act::Split(h) => {
-                let Handle { value: Value::Buf { block, lo, hi, split }, place } = self.handles.remove(h) else {
+                let Handle { value: Value::Buf { block, lo, hi, split }, place, .. } = self.handles.remove(h) else {
                     unreachable!()
                 };
                 let id = split.unwrap_or_else(|| {
-                    let new = Split { block, pieces: 1, after: Vec::new() };
+                    let new = Split { block, pieces: 1, after: Vec::new(), lock: None };
                     match self.splits.iter().position(|s| s.pieces == 0) {
                         Some(id) => {
                             self.splits[id] = new;
@@ -731,10 +986,8 @@ impl State {
                 }
             }
             Act::Join(h, i) => {
-                let Handle { value: Value::Buf { block, split: Some(id), .. }, place } = self.handles[h] else {
-                    unreachable!()
-                };
-                self.handles[h] = Handle { value: Value::Buf { block, lo: 0, hi: 2, split: Some(id) }, place };
+                let Value::Buf { block, split: Some(id), .. } = self.handles[h].value else { unreachable!() };
+                self.handles[h].value = Value::Buf { block, lo: 0, hi: 2, split: Some(id) };
                 self.handles.remove(i);
                 self.splits[id as usize].pieces -= 1; // the other piece is dropped, idle
             }
@@ -769,8 +1022,108 @@ impl State {
                 }
                 self.graphs[g].last = Some(self.hb.record(line, &mut run.log));
             }
+            Act::Send(h) => {
+                self.handles[h].carried = self.now(run);
+                let own = FOREIGN + self.handles[h].thread;
+                self.handles[h].thread ^= 1;
+                if run.allow.thread_streams && self.handles[h].place == Place::On(own) {
+                    // On the other thread, the same name is another stream.
+                    self.handles[h].place = Place::On(FOREIGN + self.handles[h].thread);
+                }
+            }
+            Act::MapPeer(h) => {
+                self.handles[h].peer ^= true;
+                if broken == Broken::PeerEventLost {
+                    self.handles[h].place = Place::Idle;
+                }
+            }
+            Act::Library(h) => {
+                let (value, s) = self.on(h);
+                if broken != Broken::LibraryDoesNotFollow {
+                    let point = self.hb.record(s as usize, &mut run.log);
+                    self.hb.wait(LIBRARY, &point, &mut run.log);
+                }
+                self.use_on(LIBRARY, &[], &[value], run)?;
+                if broken != Broken::LibraryNotJoined {
+                    let point = self.hb.record(LIBRARY, &mut run.log);
+                    self.hb.wait(s as usize, &point, &mut run.log);
+                }
+            }
+            Act::LaneBegin(s) => {
+                // What has the brand belongs to the stream that has the brand. With the rules in
+                // force there is nothing.
+                for handle in &mut self.handles {
+                    if let Place::On(_) = handle.place {
+                        handle.place = Place::On(s);
+                    }
+                }
+                self.lane = Some(s);
+            }
+            Act::LaneEnd => self.lane = None,
+            Act::CaptureBegin(stream) => {
+                for handle in self.handles.iter_mut().filter(|h| h.place == Place::On(stream)) {
+                    handle.place = Place::Captured(0);
+                }
+                self.capture = Some(Capture { stream, nodes: Vec::new(), open: Vec::new() });
+            }
+            Act::NodeRead(h, branch) => self.node(Node::Use { branch, value: self.handles[h].value, write: false }),
+            Act::NodeWrite(h, branch) => self.node(Node::Use { branch, value: self.handles[h].value, write: true }),
+            Act::NodeFork(h, both) => {
+                let Place::Captured(from) = self.handles[h].place else { unreachable!() };
+                let capture = self.capture.as_mut().expect("a capture is in progress");
+                let to = 1 + capture.open.len() as u8;
+                capture.open.push((to, from));
+                self.handles[h].place = Place::Captured(to);
+                if let Some(i) = both {
+                    self.handles[i].place = Place::CapturedForBoth(from, to);
+                }
+                self.node(Node::Edge { from, to, fork: true });
+            }
+            Act::NodeJoin => {
+                let capture = self.capture.as_mut().expect("a capture is in progress");
+                let (from, to) = capture.open.pop().expect("a branch is open");
+                for handle in &mut self.handles {
+                    if handle.place == Place::Captured(from) || handle.place == Place::CapturedForBoth(to, from) {
+                        handle.place = Place::Captured(to);
+                    }
+                }
+                self.node(Node::Edge { from, to, fork: false });
+            }
+            Act::CaptureEnd => {
+                let Capture { stream, nodes, .. } = self.capture.take().expect("a capture is in progress");
+                let mut values = Vec::new();
+                for handle in self.handles.iter_mut().filter(|h| h.place == Place::Captured(0)) {
+                    handle.place = Place::On(stream);
+                    values.push(handle.value);
+                }
+                self.nodes = Some(Nodes { values, nodes, stale: false });
+            }
+            Act::ReplayNodes(s) => {
+                let nodes = self.nodes.as_ref().expect("there is a graph").nodes.clone();
+                let line = |branch: u8| if branch == 0 { s as usize } else { INSIDE[branch as usize - 1] };
+                let edge = |state: &mut Self, from: usize, to: usize, run: &mut Run| {
+                    let point = state.hb.record(from, &mut run.log);
+                    state.hb.wait(to, &point, &mut run.log);
+                };
+                // A launch is one piece of work of its stream. Inside, the edges alone order nodes.
+                INSIDE.iter().for_each(|&inside| edge(self, s as usize, inside, run));
+                for node in nodes {
+                    match node {
+                        Node::Use { branch, value, write: true } => self.use_on(line(branch), &[], &[value], run)?,
+                        Node::Use { branch, value, write: false } => self.use_on(line(branch), &[value], &[], run)?,
+                        Node::Edge { fork: true, .. } if broken == Broken::NodeForkWithoutEdge => {}
+                        Node::Edge { fork: false, .. } if broken == Broken::NodeJoinWithoutEdge => {}
+                        Node::Edge { from, to, .. } => edge(self, line(from), line(to), run),
+                    }
+                }
+                INSIDE.iter().for_each(|&inside| edge(self, inside, s as usize, run));
+            }
         }
         Ok(())
+    }
+
+    fn node(&mut self, node: Node) {
+        self.capture.as_mut().expect("a capture is in progress").nodes.push(node);
     }
 
     /// The buffer of a value, as a graph compares it, and whether it is shared.
@@ -782,12 +1135,13 @@ impl State {
     }
 
     fn put(&mut self, value: Value, place: Place) {
-        self.handles.push(Handle { value, place });
+        let thread = (self.hb.host - HOST) as u8;
+        self.handles.push(Handle { value, place, peer: false, thread, carried: None });
     }
 
     fn on(&self, h: usize) -> (Value, u8) {
         match self.handles[h] {
-            Handle { value, place: Place::On(s) } => (value, s),
+            Handle { value, place: Place::On(s), .. } => (value, s),
             _ => unreachable!("only enabled transitions are done"),
         }
     }
@@ -795,7 +1149,7 @@ impl State {
     /// The value that a stream may read, and the stream.
     fn reads_on(&self, h: usize) -> (Value, u8) {
         match self.handles[h] {
-            Handle { value, place: Place::On(s) | Place::Branches(s) } => (value, s),
+            Handle { value, place: Place::On(s) | Place::Branches(s), .. } => (value, s),
             _ => unreachable!("only enabled transitions are done"),
         }
     }
@@ -804,18 +1158,33 @@ impl State {
     pub fn acts(&self, run: &Run) -> Vec<Act> {
         let a = run.allow;
         let mut out = Vec::new();
-        let streams = 0..a.streams.min(self.used + 1);
+        let threads = if a.threads { 0..2 } else { 0..1 };
+        // The streams that a thread has, of those that are used and the next one.
+        let streams_of = |thread: u8| {
+            let used =
+                if a.devices || a.foreign || a.thread_streams { a.streams } else { a.streams.min(self.used + 1) };
+            (0..used).filter(move |&s| {
+                (!a.lanes || self.lane == Some(s)) && (!a.thread_streams || s == 0 || s == FOREIGN + thread)
+            })
+        };
         let room = self.handles.len() < a.handles;
         let has = |l: &Life| !matches!(l, Life::Live | Life::Unused);
         if room {
             // The lowest block that was never used, and each that was.
             for range in [0..a.device, a.device..a.device + a.pinned] {
-                let fresh = range.clone().find(|&b| self.blocks[b as usize] == Life::Unused);
-                for block in range.filter(|&b| has(&self.blocks[b as usize]) || fresh == Some(b)) {
-                    if self.is_device(block, run) {
-                        out.extend(streams.clone().map(|s| Act::Alloc { s, block }));
-                    } else {
-                        out.push(Act::Lend { block });
+                let unused = |b: u8| self.blocks[b as usize] == Life::Unused;
+                let fresh = range.clone().find(|&b| unused(b));
+                for block in
+                    range.filter(|&b| has(&self.blocks[b as usize]) || fresh == Some(b) || a.devices && unused(b))
+                {
+                    // The threads are alike, so the first one makes what is new.
+                    for thread in threads.clone().filter(|&t| t == 0 || fresh != Some(block)) {
+                        if self.is_device(block, run) {
+                            let streams = streams_of(thread).filter(|&s| Self::at_home(block, s, run));
+                            out.extend(streams.map(|s| Act::Alloc { s, block, thread }));
+                        } else {
+                            out.push(Act::Lend { block, thread });
+                        }
                     }
                 }
             }
@@ -824,10 +1193,43 @@ impl State {
             out.push(Act::JoinBranches(s));
         }
         let pruned = (0..self.splits.len()).filter(|&id| !self.splits[id].after.is_empty());
-        out.extend(pruned.map(Act::Prune));
-        for (h, &Handle { value, place }) in self.handles.iter().enumerate() {
-            if self.handles[..h].contains(&self.handles[h]) {
+        out.extend(pruned.flat_map(|id| threads.clone().map(move |thread| Act::Prune(id, thread))));
+        if a.lanes {
+            match self.lane {
+                None => out.extend((0..a.streams.min(self.used + 1)).map(Act::LaneBegin)),
+                Some(lane) => {
+                    let empty = !self.handles.iter().any(|h| matches!(h.place, Place::On(_)));
+                    if empty || run.broken == Broken::LaneLeaks {
+                        out.push(Act::LaneEnd);
+                    }
+                    if run.broken == Broken::TagOfTwoStreams {
+                        out.extend((0..a.streams).filter(|&s| s != lane).map(Act::LaneBegin));
+                    }
+                }
+            }
+        }
+        if a.nodes > 0 {
+            self.acts_of_graphs(run, &mut out);
+        }
+        for (h, handle) in self.handles.iter().enumerate() {
+            if self.handles[..h].contains(handle) {
                 continue; // two equal handles of one shared resource are alike
+            }
+            let &Handle { value, place, peer, thread, carried } = handle;
+            let streams = streams_of(thread).filter(|&s| self.admits(handle, s, run));
+            let own_stream = a.thread_streams && place == Place::On(FOREIGN + thread);
+            if a.threads
+                && carried.is_none()
+                && matches!(place, Place::Idle | Place::On(_) | Place::Event(_))
+                && (!own_stream || run.broken == Broken::ThreadStreamCrosses)
+            {
+                out.push(Act::Send(h));
+            }
+            if a.devices && matches!(place, Place::Idle | Place::Event(_)) {
+                out.push(Act::MapPeer(h));
+            }
+            if a.lanes && self.lane.is_none() && matches!(place, Place::On(_)) {
+                continue; // only with a broken rule
             }
             let (block, _) = self.granules(value);
             let shared = match value {
@@ -865,9 +1267,17 @@ impl State {
                     }
                 }
                 Place::On(s) => {
-                    out.push(Act::Read(h));
+                    // Kernels do not take buffers of other devices.
+                    if !peer {
+                        out.push(Act::Read(h));
+                    }
+                    if a.foreign && s == FOREIGN && shared.is_none() {
+                        out.push(Act::Library(h));
+                    }
                     if shared.is_none() {
-                        out.push(Act::Write(h));
+                        if !peer {
+                            out.push(Act::Write(h));
+                        }
                         if a.share {
                             out.push(Act::Share(h));
                         }
@@ -893,7 +1303,11 @@ impl State {
                     }
                     if a.copies || a.unzip {
                         for (i, other) in self.handles.iter().enumerate() {
-                            if i != h && other.place == place && matches!(other.value, Value::Buf { .. }) {
+                            if i != h
+                                && other.place == place
+                                && other.thread == thread
+                                && matches!(other.value, Value::Buf { .. })
+                            {
                                 if a.copies {
                                     out.push(Act::Copy(h, i));
                                 }
@@ -934,14 +1348,14 @@ impl State {
                     }
                 }
                 Place::Branches(_) => out.extend([Act::Read(h), Act::BranchRead(h)]),
+                Place::Captured(_) | Place::CapturedForBoth(..) => {}
                 Place::HandingOff(..) => out.push(Act::HandOffEnd(h)),
                 Place::Ending(_, turn, cell) => {
                     out.push(if turn.is_some() && cell.is_some() { Act::EndStore(h) } else { Act::EndRecord(h) });
                 }
             }
-            let moving =
-                matches!(place, Place::HandingOff(..) | Place::Ending(..) | Place::Branch(_) | Place::Branches(_));
-            if droppable && !a.no_forget && !moving {
+            let owned = matches!(place, Place::Idle | Place::On(_) | Place::Event(_));
+            if droppable && !a.no_forget && owned {
                 out.push(Act::Forget(h));
             }
             if a.split && matches!(place, Place::On(_) | Place::Idle) {
@@ -951,7 +1365,7 @@ impl State {
                 }
                 for (i, other) in self.handles.iter().enumerate() {
                     let Value::Buf { lo: l, split: s, .. } = other.value else { continue };
-                    let together = other.place == place
+                    let together = other.thread == thread && other.place == place
                         || run.broken == Broken::JoinAcrossStreams
                             && matches!((other.place, place), (Place::On(_), Place::On(_)));
                     if split.is_some() && s == split && l == hi && together {
@@ -961,6 +1375,60 @@ impl State {
             }
         }
         out
+    }
+
+    /// The transitions of a capture that is in progress, or of a graph that was captured so.
+    fn acts_of_graphs(&self, run: &Run, out: &mut Vec<Act>) {
+        let Some(capture) = &self.capture else {
+            let on = |s: u8| self.handles.iter().filter(move |h| h.place == Place::On(s));
+            match &self.nodes {
+                None => out.extend((0..run.allow.streams).filter(|&s| on(s).count() > 0).map(Act::CaptureBegin)),
+                Some(graph) if !graph.stale => {
+                    // The bundle has each buffer of the graph.
+                    out.extend(
+                        (0..run.allow.streams)
+                            .filter(|&s| {
+                                let has = |value: &Value| on(s).any(|h| h.value == *value);
+                                match run.broken {
+                                    Broken::ReplayWithoutPart => graph.values.iter().any(has),
+                                    _ => graph.values.iter().all(has),
+                                }
+                            })
+                            .map(Act::ReplayNodes),
+                    );
+                }
+                Some(_) => {}
+            }
+            return;
+        };
+        if capture.open.is_empty() && !capture.nodes.is_empty() {
+            out.push(Act::CaptureEnd);
+        }
+        if !capture.open.is_empty() {
+            out.push(Act::NodeJoin);
+        }
+        for (h, handle) in self.handles.iter().enumerate() {
+            let room = capture.nodes.len() < run.allow.nodes;
+            match handle.place {
+                Place::Captured(branch) if room => {
+                    out.extend([Act::NodeRead(h, branch), Act::NodeWrite(h, branch)]);
+                    if run.broken == Broken::NodeOfBothBranches {
+                        let from = capture.open.iter().filter(|open| open.0 == branch);
+                        out.extend(from.map(|&(_, from)| Act::NodeWrite(h, from)));
+                    }
+                    if capture.open.len() < INSIDE.len() {
+                        out.push(Act::NodeFork(h, None));
+                        let others = self.handles.iter().enumerate();
+                        let others = others.filter(|&(i, other)| i != h && other.place == handle.place);
+                        out.extend(others.map(|(i, _)| Act::NodeFork(h, Some(i))));
+                    }
+                }
+                Place::CapturedForBoth(one, other) if room => {
+                    out.extend([Act::NodeRead(h, one), Act::NodeRead(h, other)]);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// The stream that a transition uses for the first time, if any.
@@ -974,6 +1442,7 @@ impl State {
         | Act::UnshareFails(_, s)
         | Act::Reading(_, s)
         | Act::Unshare(_, s)
+        | Act::LaneBegin(s)
         | Act::WriteFrom(_, s) = act
         {
             self.used = self.used.max(s + 1);
@@ -982,9 +1451,16 @@ impl State {
 
     /// Makes equivalent states equal: the order of handles, the numbers of events, the times.
     pub fn canonical(&mut self, broken: Broken) {
+        self.hb.host = HOST;
+        // A thread learns nothing from what it knows.
+        for h in &mut self.handles {
+            let known = self.hb.clocks[HOST + h.thread as usize];
+            h.carried = h.carried.filter(|p| p.clock.0.iter().zip(known.0).any(|(at, known)| *at > known));
+        }
+        let rest = |h: &Handle| (h.peer, h.thread, h.carried.map(|p| p.clock));
         let key = |h: &Handle, cells: &[Cell]| match h.place {
-            Place::Event(c) => (h.value, Place::Event(0), cells[c as usize].point.map(|p| p.clock)),
-            place => (h.value, place, None),
+            Place::Event(c) => (h.value, Place::Event(0), cells[c as usize].point.map(|p| p.clock), rest(h)),
+            place => (h.value, place, None, rest(h)),
         };
         let cells = &self.cells;
         self.handles.sort_by_cached_key(|h| key(h, cells));
@@ -1005,7 +1481,8 @@ impl State {
         }
         for s in &mut self.shared {
             if s.holders == 0 {
-                *s = Sharing { value: Value::Shared(0), producer: 0, holders: 0, readers: [None; STREAMS], turns: 0 };
+                let (value, readers) = (Value::Shared(0), [None; STREAMS]);
+                *s = Sharing { value, producer: 0, holders: 0, readers, turns: 0, released: Vec::new() };
                 continue;
             }
             rename(&mut s.producer, &old);
@@ -1013,7 +1490,7 @@ impl State {
         }
         for s in &mut self.splits {
             if s.pieces == 0 {
-                *s = Split { block: 0, pieces: 0, after: Vec::new() };
+                *s = Split { block: 0, pieces: 0, after: Vec::new(), lock: None };
             }
             s.after.iter_mut().for_each(|c| rename(c, &old));
         }
@@ -1030,7 +1507,7 @@ impl State {
         for id in 0..self.shared.len() {
             let mut turns: Vec<u8> = self.shared[id].readers.iter().flatten().map(|r| r.0).collect();
             turns.extend(self.handles.iter().filter_map(|h| match h {
-                Handle { value: Value::Shared(i), place: Place::Ending(_, Some(t), _) } if *i as usize == id => {
+                Handle { value: Value::Shared(i), place: Place::Ending(_, Some(t), _), .. } if *i as usize == id => {
                     Some(*t)
                 }
                 _ => None,
@@ -1040,7 +1517,7 @@ impl State {
             let rank = |t: &mut u8| *t = 1 + turns.partition_point(|&u| u < *t) as u8;
             self.shared[id].readers.iter_mut().flatten().for_each(|r| rank(&mut r.0));
             for h in &mut self.handles {
-                if let Handle { value: Value::Shared(i), place: Place::Ending(_, Some(t), _) } = h
+                if let Handle { value: Value::Shared(i), place: Place::Ending(_, Some(t), _), .. } = h
                     && *i as usize == id
                 {
                     rank(t);
@@ -1056,12 +1533,15 @@ impl State {
                 }
             }
         }
-        let Self { hb, cells, own, blocks, graphs, .. } = self;
+        let Self { hb, cells, own, blocks, graphs, handles, shared, splits, pool, .. } = self;
         let clocks = cells.iter_mut().filter_map(|c| c.point.as_mut());
         let clocks = clocks.chain(own.iter_mut().flatten());
         let clocks =
             clocks.chain(blocks.iter_mut().filter_map(|b| if let Life::Freed(p) = b { Some(p) } else { None }));
         let clocks = clocks.chain(graphs.iter_mut().filter_map(|g| g.last.as_mut()));
+        let clocks = clocks.chain(handles.iter_mut().filter_map(|h| h.carried.as_mut()));
+        let clocks = clocks.chain(shared.iter_mut().flat_map(|s| &mut s.released));
+        let clocks = clocks.chain(splits.iter_mut().filter_map(|s| s.lock.as_mut())).chain(pool);
         let clocks: Vec<&mut Clock> = clocks.map(|p| &mut p.clock).collect();
         hb.compress(clocks);
     }

@@ -90,7 +90,7 @@ pub fn search(
 pub struct Replayed {
     /// Each transition, in words.
     pub lines: Vec<String>,
-    pub calls: Vec<Call>,
+    pub calls: Vec<(usize, Call)>,
 }
 
 /// Runs a program once more, with a log of its calls and a line for each transition.

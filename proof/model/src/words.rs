@@ -10,6 +10,7 @@ fn stream(s: u8) -> char {
 fn line_name(line: usize) -> String {
     match line {
         HOST => "the host".into(),
+        line if line > HOST => "the second thread".into(),
         KEEPER => "the stream that frees".into(),
         s => format!("stream {}", stream(s as u8)),
     }
@@ -30,8 +31,20 @@ fn value_name(state: &State, value: Value, allow: &Allow) -> String {
     }
 }
 
+fn by(thread: u8) -> &'static str {
+    if thread == 0 { "" } else { "the second thread: " }
+}
+
+fn branch_name(branch: u8) -> String {
+    if branch == 0 { "the capture".into() } else { format!("branch {branch}") }
+}
+
 /// A transition, as a program would write it.
 pub fn act(state: &State, act: Act, allow: &Allow) -> String {
+    by(act.handles()[0].map_or(0, |h| state.handles[h].thread)).to_owned() + &words(state, act, allow)
+}
+
+fn words(state: &State, act: Act, allow: &Allow) -> String {
     let name = |h: usize| value_name(state, state.handles[h].value, allow);
     let is_shared = |h: usize| matches!(state.handles[h].value, Value::Shared(_));
     let on = |h: usize| match state.handles[h].place {
@@ -46,12 +59,15 @@ pub fn act(state: &State, act: Act, allow: &Allow) -> String {
         (true, _) => format!("a handle of shared {}", name(h)),
         (false, Place::Branch(_) | Place::Branches(_)) => name(h),
         (false, Place::On(s)) => format!("{} on {}", name(h), stream(s)),
+        (false, Place::Captured(_) | Place::CapturedForBoth(..)) => name(h),
         (false, Place::Event(_)) => format!("the event of {}", name(h)),
         (false, _) => format!("{}, idle", name(h)),
     };
     match act {
-        Act::Alloc { s, block } => format!("{} = {}.alloc()", block_name(block, allow), stream(s)),
-        Act::Lend { block } => format!("{} = pinned_from(..)", block_name(block, allow)),
+        Act::Alloc { s, block, thread } => {
+            format!("{}{} = {}.alloc()", by(thread), block_name(block, allow), stream(s))
+        }
+        Act::Lend { block, thread } => format!("{}{} = pinned_from(..)", by(thread), block_name(block, allow)),
         Act::HostRead(h) if is_shared(h) => format!("the host reads {}.host()", name(h)),
         Act::HostRead(h) => format!("the host reads {}", name(h)),
         Act::HostWrite(h) => format!("the host writes {}", name(h)),
@@ -75,7 +91,23 @@ pub fn act(state: &State, act: Act, allow: &Allow) -> String {
         Act::Unshare(h, s) => format!("{}.unshare({})", stream(s), name(h)),
         Act::HandOffFails(h, t) => format!("{}.hand_off({}, {}) fails", on(h), what(h), stream(t)),
         Act::UnshareFails(h, s) => format!("{}.unshare({}) fails", stream(s), name(h)),
-        Act::Prune(id) => format!("the list of events of {} is pruned", block_name(state.splits[id].block, allow)),
+        Act::Prune(id, thread) => {
+            format!("{}the list of events of {} is pruned", by(thread), block_name(state.splits[id].block, allow))
+        }
+        Act::Send(h) => format!("send({}) to the other thread", what(h)),
+        Act::MapPeer(h) if state.handles[h].peer => format!("map_local({})", what(h)),
+        Act::MapPeer(h) => format!("map_peer({})", what(h)),
+        Act::Library(h) => format!("other code writes {}", name(h)),
+        Act::LaneBegin(s) => format!("a closure gets {}", stream(s)),
+        Act::LaneEnd => "the closure ends".into(),
+        Act::CaptureBegin(s) => format!("{}.capture(..)", stream(s)),
+        Act::CaptureEnd => "the capture ends".into(),
+        Act::NodeRead(h, branch) => format!("{} reads {}", branch_name(branch), name(h)),
+        Act::NodeWrite(h, branch) => format!("{} writes {}", branch_name(branch), name(h)),
+        Act::NodeFork(h, None) => format!("fork({})", name(h)),
+        Act::NodeFork(h, Some(i)) => format!("fork({}, and {} for both)", name(h), name(i)),
+        Act::NodeJoin => "join".into(),
+        Act::ReplayNodes(s) => format!("{}.replay(graph, ..)", stream(s)),
         Act::Fork(h, None) => format!("{}.fork({})", on(h), name(h)),
         Act::Fork(h, Some(i)) => format!("{}.fork({}, and {} for both)", on(h), name(h), name(i)),
         Act::BranchWrite(h) => format!("the branch writes {}", name(h)),

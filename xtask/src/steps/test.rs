@@ -77,6 +77,12 @@ pub(crate) fn loom() -> Result<(), String> {
     run(test.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", root().join("target/loom")))
 }
 
+/// Chooses interleavings of threads with loom and shuttle, also with rules broken that order them.
+pub(crate) fn order() -> Result<(), String> {
+    line("tests/broken_rules.py --loom")?;
+    line("tests/broken_rules.py --shuttle")
+}
+
 /// Tests the builder, and with it the kernels of the kernel vocabulary, whose PTX is built where
 /// there is a GPU and where it is asked for.
 pub(crate) fn builder() -> Result<(), String> {
