@@ -30,9 +30,11 @@ pub(crate) fn of_device(error: thalweg::Error) -> PyErr {
     use thalweg::Error as E;
     let text = error.to_string();
     match error {
-        E::Parameter { .. } | E::LengthMismatch { .. } | E::TooLarge { .. } | E::NoSuchDevice { .. } | E::DeviceSpec { .. } => {
-            PyValueError::new_err(text)
-        }
+        E::Parameter { .. }
+        | E::LengthMismatch { .. }
+        | E::TooLarge { .. }
+        | E::NoSuchDevice { .. }
+        | E::DeviceSpec { .. } => PyValueError::new_err(text),
         E::OutOfMemory { .. } => of_class(
             "OutOfMemoryError",
             format!(

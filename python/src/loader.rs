@@ -46,7 +46,7 @@ pub(crate) struct Loader {
     on_host: bool,
 }
 
-/// What becomes of a batch.
+/// The work on a batch.
 #[derive(FromPyObject)]
 enum Transform<'py> {
     Augment(Bound<'py, Augment>),
@@ -340,7 +340,7 @@ impl Loader {
         Ok(())
     }
 
-    /// What the loader did: numbers of all epochs, and a table.
+    /// The statistics of the loader: numbers of all epochs, and a table.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.lock(py)?.stats();
         let dict = PyDict::new(py);

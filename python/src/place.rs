@@ -1,4 +1,4 @@
-//! Where a call works, and into whose memory.
+//! The device of a call, and the memory that it fills.
 //!
 //! A [`Job`] fills one tensor. With a framework the tensor is the framework's: it is allocated on
 //! the consumer's stream, lent to that stream for the call, and filled there. So every access of
@@ -23,7 +23,7 @@ use crate::tensor::{Dtype, Tensor, place_of};
 
 /// Work that fills the memory of one tensor.
 pub(crate) trait Job<T>: Send {
-    /// What the work says of itself.
+    /// The report of the work.
     type Output: Send;
     /// Enqueues the work. The caller is detached from the interpreter.
     fn enqueue<S: LiveBrand>(self, stream: &Stream<S>, to: &mut DeviceSlice<S, T>) -> PyResult<Self::Output>;

@@ -270,8 +270,8 @@ impl Tensor {
             Some((1.., _)) => (export.versioned(), c"dltensor_versioned"),
             _ => (export.unversioned(), c"dltensor"),
         };
-        // SAFETY: The pointer is to a tensor that lives until its deleter is called, by the consumer
-        // or by `drop_capsule`, which any thread may run.
+        // SAFETY: The pointer is to a tensor that lives until its deleter is called, by the
+        // consumer or by `drop_capsule`. Any thread may run that.
         unsafe { PyCapsule::new_with_pointer_and_destructor(py, tensor, name, Some(drop_capsule)) }
     }
 
@@ -351,16 +351,21 @@ impl Tensor {
         order: Option<Vec<usize>>,
     ) -> PyResult<Self> {
         let dtype = dtype.map_or(Ok(self.dtype), Dtype::of)?;
+        let bytes = shape.iter().try_fold(dtype.size(), |bytes, n| bytes.checked_mul(*n));
+        let end = bytes.and_then(|bytes| bytes.checked_add(offset));
+        let aligned = (self.offset + offset.min(self.bytes())) % dtype.size() == 0;
+        if end.is_none_or(|end| end > self.bytes()) || !aligned {
+            let text = format!("a view of {shape:?} {} from byte {offset} of {}", dtype.name(), self.bytes());
+            return Err(PyValueError::new_err(text));
+        }
         let mut view =
             Self { store: self.store.clone(), offset: self.offset + offset, strides: contiguous(&shape), shape, dtype };
-        if offset + view.bytes() > self.bytes() || view.offset % dtype.size() != 0 {
-            return Err(PyValueError::new_err(format!(
-                "a view of {offset} + {} bytes of {}",
-                view.bytes(),
-                self.bytes()
-            )));
-        }
         if let Some(order) = order {
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            if !sorted.into_iter().eq(0..view.shape.len()) {
+                return Err(PyValueError::new_err(format!("{order:?} is no order of {} dimensions", view.shape.len())));
+            }
             view.strides = order.iter().map(|i| view.strides[*i]).collect();
             view.shape = order.iter().map(|i| view.shape[*i]).collect();
         }

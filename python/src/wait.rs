@@ -9,7 +9,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// How often a wait asks the interpreter for signals.
+/// The time after which a wait asks the interpreter for signals again.
 const TURN: Duration = Duration::from_millis(50);
 
 struct Unpark(Thread);

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import thalweg
-
 
 def photo(height: int, width: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Smooth colors with some noise, as a photograph has."""
@@ -49,5 +47,3 @@ def decode(request: pytest.FixtureRequest) -> str:
     """Who decodes: the host's decoder, or the kernels, here on the CPU device."""
     return str(request.param)
 
-
-assert thalweg.devices()[-1].name == "cpu"

@@ -12,6 +12,10 @@ from PIL import Image
 import thalweg
 
 
+def test_the_cpu_is_the_last_device() -> None:
+    assert thalweg.devices()[-1].name == "cpu"
+
+
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (7, 9), (16, 16), (61, 90), (200, 33)])
 @pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"subsampling": 1}, {"progressive": True}])
 def test_pixels_are_those_of_pillow(height: int, width: int, options: dict[str, int], decode: str) -> None:

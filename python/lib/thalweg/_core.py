@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 from . import _thalweg
 from ._thalweg import Place, Tensor
@@ -726,7 +726,7 @@ class Loader:
         samples = self._core.samples()
         return samples // self._batch_size if self._drop_last else -(-samples // self._batch_size)
 
-    def __iter__(self) -> Loader:
+    def __iter__(self) -> Self:
         epoch, samples = self._core.position()
         ended = samples >= len(self) * self._batch_size or samples >= self._core.samples()
         if samples > 0 and (ended or not self._resumed):
@@ -791,7 +791,7 @@ class Loader:
         """Stops the threads and gives the memory back."""
         self._core.close()
 
-    def __enter__(self) -> Loader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
