@@ -88,6 +88,7 @@ pub(crate) const STEPS: &[Step] = &[
     step(Group::Test, "resize", Some(1), 60, "resizes of image processors, as three versions of Pillow have them", test::resize),
     step(Group::Test, "proof", Some(1), 200, "the theorem and the model of streams: no race, and each rule is needed", proof::proof),
     step(Group::Test, "trace", Some(2), 200, "tests of streams under the log's checker, and broken rules of the library, which it rejects", test::trace),
+    step(Group::Test, "python", Some(0), 500, "the wheel of python/, tested in a fresh environment", test::python),
     step(Group::Test, "builder", Some(3), 120, "tests of the PTX builder and of xtask", test::builder),
     step(Group::Test, "hopper", Some(3), 300, "the f32 products for compute capability 9.0, checked", test::hopper),
     step(Group::Ship, "features", Some(3), 200, "each crate with each of its features alone", ship::features),

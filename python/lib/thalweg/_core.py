@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, cast
@@ -449,6 +448,8 @@ class ImageProcessor:
         style: str = "fast",
         dtype: str = "float32",
     ) -> None:
+        import json  # here, because it takes longer than all of thalweg
+
         text = config if isinstance(config, str) else json.dumps(dict(config))
         self._make({"config": text}, device, into, resampler, style, dtype)
 

@@ -65,7 +65,9 @@ fn dropped_events_and_pixels_of_the_device() {
         for _ in 0..4 {
             drop(pipeline.submit_kept(frame(&pipeline, std::slice::from_ref(&image)).unwrap()).unwrap());
             let words = stream.enter(|s| {
-                let pixels = s.record(s.upload_blocking(image.rgb()).unwrap()).unwrap();
+                let mut rgb = image.rgb().to_vec();
+                rgb.resize(rgb.len().next_multiple_of(16), 0);
+                let pixels = s.record(s.upload_blocking(&rgb).unwrap()).unwrap();
                 let (sent, pixels) = pipeline.submit_kept_pixels(&[Size::new(70, 90)], pixels).unwrap();
                 let kept = s.wait(sent).unwrap();
                 let words = s.read_blocking(kept.workspace().results()).unwrap();
