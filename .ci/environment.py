@@ -111,6 +111,8 @@ def named():
             sources -= INHERITED
         elif not file.startswith("simt/tests/vocabulary"):
             tests |= {n for n in re.findall(NAME, read(file)) if n.startswith("THALWEG_")}
+    for file in tracked("python/lib/**.py"):
+        sources |= {n for n in re.findall(NAME, read(file)) if n.startswith("THALWEG_")}
     return sources, {n for n in tests - sources if not n.startswith("THALWEG_TEST_")}
 
 

@@ -4,13 +4,17 @@ use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
 
+use thalweg_simt::host::DeviceSlice;
+
 use crate::any_stream::AnyStream;
 use crate::brand::{Brand, LiveBrand, sealed};
 use crate::driver::Adopted;
 use crate::error::{Error, Result};
+use crate::memory::{DeviceCopy, EMPTY, byte_len};
 use crate::runtime::device::{Device, DeviceKind};
 use crate::runtime::stream::StreamInner;
 use crate::stream::Stream;
+use crate::trace;
 
 /// The brand of a stream inside [`ForeignStream::enter`].
 ///
@@ -56,8 +60,8 @@ impl fmt::Debug for Foreign<'_> {
 /// # Ok::<(), thalweg::Error>(())
 /// ```
 ///
-/// A value of this type keeps about 200 bytes and one event until the process ends, so make one for
-/// each stream and keep it.
+/// Values of one stream share about 200 bytes and an event, which stay until the process ends. So
+/// one may make a value for each call.
 #[derive(Debug)]
 pub struct ForeignStream {
     inner: &'static StreamInner,
@@ -80,7 +84,7 @@ impl ForeignStream {
     pub unsafe fn from_raw(device: Device, stream: *mut c_void) -> Result<Self> {
         // SAFETY: [alive] The caller promises that the stream exists.
         let inner = unsafe { device.adopt_stream(Adopted::Raw(stream)) }?;
-        inner.inspect(|inner| inner.log_made("a foreign stream")).map(Self::of).ok_or_else(|| Error::Parameter {
+        inner.map(Self::of).ok_or_else(|| Error::Parameter {
             name: "stream",
             given: match device.kind() {
                 DeviceKind::Cuda => "a stream of another context".into(),
@@ -119,12 +123,54 @@ impl ForeignStream {
         Self::or_stand_in(device, unsafe { device.adopt_stream(Adopted::PerThread) }?)
     }
 
-    fn of(inner: &'static StreamInner) -> Self {
+    /// A stream of ours that takes the place of another library's on the CPU device, which has no
+    /// other streams. Equal numbers are one stream, for as long as the process lives.
+    ///
+    /// This is for tests of code that takes foreign streams, and for programs that run it without a
+    /// GPU.
+    ///
+    /// ```
+    /// use thalweg::{Device, ForeignStream};
+    ///
+    /// let cpu = Device::cpu()?;
+    /// let number = |n| ForeignStream::stand_in(cpu, n).map(|theirs| theirs.enter(|s| s.unique_id()));
+    /// assert_eq!(number(7)?, number(7)?);
+    /// assert_ne!(number(7)?, number(8)?);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `device` is a GPU, or has failed.
+    pub fn stand_in(device: Device, number: usize) -> Result<Self> {
+        match device.kind() {
+            DeviceKind::Cpu => device.stand_in_stream(number).map(Self::of),
+            DeviceKind::Cuda => Err(Error::Parameter {
+                name: "device",
+                given: device.to_string(),
+                expected: "a CPU device, since a GPU has the streams of other code".into(),
+            }),
+        }
+    }
+
+    /// Whether other code captures the stream into a graph now, or the driver does not say. Then no
+    /// work may be enqueued for anything else.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn is_capturing(&self) -> Result<bool> {
+        self.inner.device().ensure_usable()?;
+        Ok(self.inner.handle().is_capturing())
+    }
+
+    fn of((inner, new): (&'static StreamInner, bool)) -> Self {
+        if new {
+            inner.log_made("a foreign stream");
+        }
         Self { inner, _stand_in: None, here: PhantomData }
     }
 
     /// The adopted stream; without one, on the CPU device, a stream of ours in its place.
-    fn or_stand_in(device: Device, adopted: Option<&'static StreamInner>) -> Result<Self> {
+    fn or_stand_in(device: Device, adopted: Option<(&'static StreamInner, bool)>) -> Result<Self> {
         if let Some(inner) = adopted {
             return Ok(Self::of(inner));
         }
@@ -140,5 +186,60 @@ impl ForeignStream {
     /// Uses the stream. What `f` returns cannot hold anything that the stream orders.
     pub fn enter<T>(&self, f: impl for<'f> FnOnce(&Stream<Foreign<'f>>) -> T) -> T {
         f(&Stream::of(self.inner))
+    }
+}
+
+impl<'f> Stream<Foreign<'f>> {
+    /// Lends memory of other code to this stream, until [`enter`](ForeignStream::enter) returns:
+    /// memory that a framework allocated for its own stream, and that kernels fill there.
+    ///
+    /// ```
+    /// use thalweg::{Device, ForeignStream};
+    ///
+    /// let mut theirs = vec![0u32; 100]; // on a GPU: the memory of a tensor, and its stream
+    /// let stream = ForeignStream::stand_in(Device::cpu()?, 0)?;
+    /// stream.enter(|s| {
+    ///     // SAFETY: Nobody else uses the vector until `synchronize` returns.
+    ///     let x = unsafe { s.borrow::<u32>(theirs.as_mut_ptr().expose_provenance() as u64, 100) }?;
+    ///     s.fill(x, 7)?;
+    ///     s.synchronize()
+    /// })?;
+    /// assert_eq!(theirs, [7; 100]);
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Safety
+    /// - `addr` is `len` elements of memory that this stream's device can use, and nobody has
+    ///   another slice of them before `enter` returns.
+    /// - The memory stays allocated until the work is done that is enqueued here, and whoever uses
+    ///   it until then does so in the order of this stream. A framework that frees it in stream
+    ///   order, as PyTorch does with what it allocated for this stream, may do that at any time.
+    ///
+    /// # Errors
+    /// The address is not aligned for the elements or is not memory of this device, the elements
+    /// are more than memory can hold, or the device has failed.
+    #[track_caller]
+    pub unsafe fn borrow<T: DeviceCopy>(self, addr: u64, len: usize) -> Result<&'f mut DeviceSlice<Foreign<'f>, T>> {
+        let bytes = byte_len::<T>(len)?;
+        let device = self.device();
+        device.ensure_usable()?;
+        let refused = |expected: String| Err(Error::Parameter { name: "addr", given: format!("{addr:#x}"), expected });
+        // SAFETY: [order] A slice without elements is no memory.
+        let empty = || unsafe { DeviceSlice::from_raw_mut(EMPTY.addr().get() as u64, 0) };
+        if len == 0 {
+            return Ok(empty());
+        }
+        let aligned = if matches!(size_of::<T>(), 2 | 4) { size_of::<T>() } else { align_of::<T>() };
+        if addr == 0 || addr % aligned as u64 != 0 {
+            return refused(format!("a multiple of {aligned}, for elements of {} bytes", size_of::<T>()));
+        }
+        if !device.seen(device.driver().owns(addr))? {
+            return refused(format!("memory of {device}"));
+        }
+        trace::adopted(addr, bytes);
+        // SAFETY: [order] The address is aligned. The caller promises that the memory holds `len`
+        // elements, that no other slice of it exists during `'f`, and that this stream orders all
+        // uses until the work is done.
+        Ok(unsafe { DeviceSlice::from_raw_mut(addr, len) })
     }
 }

@@ -12,7 +12,8 @@ use std::sync::OnceLock;
 use cudarc::driver::sys::{
     CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
     CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode, CUhostFn, CUjit_option, CUmemAccessDesc,
-    CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUmodule, CUstream, CUstreamCaptureMode, CUtensorMap, culib,
+    CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUmodule, CUpointer_attribute, CUstream, CUstreamCaptureMode,
+    CUtensorMap, culib,
 };
 
 use super::guard::{self, Forbidden};
@@ -236,7 +237,9 @@ functions! {
     fn cuEventSynchronize(event: CUevent);
     fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
 
+    fn cuPointerGetAttribute(value: *mut c_void, attribute: CUpointer_attribute, address: CUdeviceptr);
     fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
+    fn cuStreamGetId(stream: CUstream, id: *mut u64);
     fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int);
     fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);

@@ -292,6 +292,15 @@ impl Driver {
         })
     }
 
+    /// Whether `addr` is memory of this device, as far as the device knows. The CPU device takes
+    /// every address of the process.
+    pub(crate) fn owns(self, addr: u64) -> Result<bool, Fault> {
+        match self {
+            Self::Cuda(c) => Ok(c.owns(addr)?),
+            Self::Cpu(_) => Ok(true),
+        }
+    }
+
     /// Makes a stream that is used for captures only.
     pub(crate) fn new_capture_stream(self) -> Result<StreamHandle, Fault> {
         Ok(match self {

@@ -104,7 +104,17 @@ impl StreamHandle {
         Ok(())
     }
 
-    /// Whether a capture stream is still in a capture, so that it cannot be used for another one.
+    /// The number of the stream, which no other stream of the process ever has; of a stream of the
+    /// CPU device there is none.
+    pub(crate) fn id(self) -> Result<Option<u64>, Fault> {
+        match self {
+            Self::Cuda(c, s) => Ok(Some(c.stream_id(s)?)),
+            Self::Cpu(_) => Ok(None),
+        }
+    }
+
+    /// Whether a stream is in a capture, or that is not known. On the CPU device only capture
+    /// streams can be, and those are ours.
     pub(crate) fn is_capturing(self) -> bool {
         match self {
             Self::Cuda(c, s) => c.is_capturing(s),

@@ -1,5 +1,6 @@
 //! Streams without their type, and the lists of recycled streams.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -202,6 +203,19 @@ impl fmt::Debug for StreamInner {
     }
 }
 
+/// A stream that other code made, by a number that no other stream of the device ever has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Theirs {
+    /// The driver's number. A handle would not do: that of a destroyed stream may come back.
+    Driver(u64),
+    /// The number of a stream of ours that takes the place of one.
+    StandIn(usize),
+}
+
+/// The streams of a device that other code made, as far as they were adopted.
+#[derive(Debug, Default)]
+struct ForeignStreams(Mutex<HashMap<Theirs, &'static StreamInner>>);
+
 /// The streams of a device that nobody uses now.
 #[derive(Debug, Default)]
 struct Parked {
@@ -237,16 +251,40 @@ impl Device {
         Ok(Box::leak(Box::new(StreamInner::new(self, handle, priority, hand, kind))))
     }
 
-    /// Makes a handle on a stream that other code made. `None` if the device has no such streams,
-    /// or the stream is of another device.
+    /// Returns the handle on a stream that other code made, and whether it is new: each stream has
+    /// one, by the number that the driver gave it, so a stream that is adopted again and again
+    /// takes no more memory. `None` if the device has no such streams, or the stream is of another
+    /// device.
     ///
     /// # Safety
     /// `raw` is a stream of the driver that exists, or one of its two default streams.
-    pub(crate) unsafe fn adopt_stream(self, raw: Adopted) -> Result<Option<&'static StreamInner>> {
+    pub(crate) unsafe fn adopt_stream(self, raw: Adopted) -> Result<Option<(&'static StreamInner, bool)>> {
         self.ensure_usable()?;
         // SAFETY: [alive] The caller passes a stream that exists.
         let handle = self.seen(unsafe { self.driver().adopt_stream(raw) })?;
-        handle.map(|handle| self.leak_stream(handle, Kind::Foreign)).transpose()
+        let Some(handle) = handle else { return Ok(None) };
+        let Some(id) = self.seen(handle.id())? else { return Ok(None) };
+        self.foreign_stream(Theirs::Driver(id), || self.leak_stream(handle, Kind::Foreign)).map(Some)
+    }
+
+    /// Returns the stream that stands in for number `number` of other code, and whether it is new.
+    pub(crate) fn stand_in_stream(self, number: usize) -> Result<(&'static StreamInner, bool)> {
+        self.ensure_usable()?;
+        self.foreign_stream(Theirs::StandIn(number), || self.new_stream(StreamOptions::default()))
+    }
+
+    fn foreign_stream(
+        self,
+        which: Theirs,
+        make: impl FnOnce() -> Result<&'static StreamInner>,
+    ) -> Result<(&'static StreamInner, bool)> {
+        let mut streams = lock(&self.keep(ForeignStreams::default).0);
+        if let Some(stream) = streams.get(&which) {
+            return Ok((stream, false));
+        }
+        let stream = make()?;
+        streams.insert(which, stream);
+        Ok((stream, true))
     }
 
     /// Takes a recycled stream of this priority, or makes one.

@@ -97,7 +97,7 @@ pub use loader::Loader;
 pub use loader_state::LoaderState;
 pub use options::{DecodeBackend, LoaderOptions, Shard, UploadMode};
 #[cfg(feature = "image")]
-pub use photo::{decode_photo, read_photo};
+pub use photo::{decode_photo, decode_photo_to_vec, read_photo};
 pub use photo_options::{AlphaRule, DepthRule, OrientationRule, PhotoOptions};
 pub use source::{Sample, Source};
 pub use stats::{StageStats, Stats};

@@ -20,12 +20,14 @@ use std::path::Path;
 
 use image::codecs::{png::PngDecoder, webp::WebPDecoder};
 use image::{ColorType, ExtendedColorType, ImageDecoder, ImageError, ImageFormat, Limits};
+use thalweg::Size;
 use thalweg_jpeg::clear_orientation;
 use thalweg_jpeg::orientation::place;
 
 use crate::error::SampleError;
-use crate::image_sink::{ImageSink, zeros};
-use crate::{AlphaRule, DecodeError, DepthRule, OrientationRule, metadata};
+use crate::image_sink::{ImageSink, Pixels, zeros};
+use crate::scratch::Scratch;
+use crate::{AlphaRule, DecodeError, DepthRule, LoaderOptions, OrientationRule, metadata};
 
 /// The largest height and width.
 const MAX_SIDE: u32 = 16384;
@@ -83,6 +85,26 @@ pub fn read_photo(path: &Path, sink: &mut ImageSink<'_>) -> Result<(), DecodeErr
 /// The bytes are not a PNG, a JPEG or a WebP, are broken, or end early.
 pub fn decode_photo(bytes: &[u8], sink: &mut ImageSink<'_>) -> Result<(), DecodeError> {
     decode(format(bytes)?, bytes, sink)
+}
+
+/// Decodes one photograph from memory to upright 8-bit RGB, as [`decode_photo`] does with the
+/// default [`LoaderOptions`](crate::LoaderOptions). Returns the size and the pixels, [H, W, 3].
+///
+/// ```
+/// let error = thalweg_loader::decode_photo_to_vec(b"no photograph").unwrap_err();
+/// assert!(error.to_string().contains("expected PNG, JPEG or WebP"));
+/// ```
+///
+/// # Errors
+/// The errors of [`decode_photo`].
+pub fn decode_photo_to_vec(bytes: &[u8]) -> Result<(Size, Vec<u8>), DecodeError> {
+    let scratch = Scratch::new(&LoaderOptions::default());
+    let mut sink = ImageSink::new(&scratch, true, |bytes| zeros(bytes).map(Pixels::Pageable));
+    decode_photo(bytes, &mut sink)?;
+    match sink.into_image() {
+        Some((size, Pixels::Pageable(pixels))) => Ok((size, pixels)),
+        _ => Err(SampleError::NoImage.into()),
+    }
 }
 
 fn format(bytes: &[u8]) -> Result<ImageFormat, SampleError> {

@@ -55,8 +55,8 @@ pub use params::{Image, MAX_EXTENT, PLANES, TokenParams, layout};
 pub use pipeline::{FrameFuture, Pipeline};
 pub use query::{Head, Layer, Query};
 pub use stages::StageTimings;
-pub use tokens::{TokenSet, TokenValues, Tokens};
-pub use workspace::{DeviceTokenValues, TokenPrecision, Workspace, WorkspaceOn};
+pub use tokens::{KeptTokens, KeptTokensEvents, KeptTokensOn, TokenSet, TokenValues, Tokens};
+pub use workspace::{DeviceTokenValues, ResultLayout, TokenPrecision, Workspace, WorkspaceOn};
 
 /// The typed launchers of the kernels. They are asynchronous, and take buffers that one stream
 /// orders.

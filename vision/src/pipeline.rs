@@ -32,9 +32,9 @@ use crate::lock;
 use crate::params::layout;
 use crate::slots::{Buffers, BuffersOn, Claim, Draft, Run, SlotOn, Slots, Work};
 use crate::stages::StageTimings;
-use crate::tokens::TokensOn;
-use crate::workspace::{Coupling, Mix, Plan, WorkspaceOn};
-use crate::{Head, Image, PLANES, PipelineOptions, Query, TokenParams, TokenSet, Tokens, kernels};
+use crate::tokens::{KeptTokensEvents, Sent};
+use crate::workspace::{Coupling, Mix, Plan, ResultLayout, WorkspaceOn};
+use crate::{Head, Image, KeptTokens, PLANES, PipelineOptions, Query, TokenParams, TokenSet, Tokens, kernels};
 
 /// The target of the messages of this crate.
 const TARGET: &str = "thalweg_vision::pipeline";
@@ -377,6 +377,73 @@ impl Pipeline {
         Self::send(frame, &mut None)
     }
 
+    /// Does the same as [`submit`](Self::submit), and leaves the tokens on the device: nothing is
+    /// downloaded, and the stream of a model waits for the event.
+    ///
+    /// ```
+    /// use thalweg::{Device, Size, stream_tags};
+    /// use thalweg_vision::{TokenParams, Pipeline};
+    ///
+    /// stream_tags!(Model);
+    /// let gpu = Device::best()?;
+    /// let model = gpu.stream::<Model>()?;
+    /// let pipeline = Pipeline::new(gpu, TokenParams::default().with_budget(500))?;
+    /// for shade in [10, 200] {
+    ///     let mut frame = pipeline.frame(&[Size::new(64, 64)])?;
+    ///     frame.image_mut(0).fill(shade);
+    ///     let kept = model.wait(pipeline.submit_kept(frame)?)?;   // the host waits for nothing
+    ///     assert!(model.read_blocking(kept.workspace().counts())?[0] <= 500);
+    ///     pipeline.recycle_kept(model.record(kept)?);             // its memory serves a later batch
+    /// }
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn submit_kept(&self, frame: Frame) -> Result<Event<KeptTokens>> {
+        Self::send(frame, &mut None)
+    }
+
+    /// Does the same as [`submit_pixels`](Self::submit_pixels), and leaves the tokens on the device,
+    /// as [`submit_kept`](Self::submit_kept) does.
+    ///
+    /// # Errors
+    /// The errors of [`submit_pixels`](Self::submit_pixels).
+    pub fn submit_kept_pixels(
+        &self,
+        sizes: &[Size],
+        pixels: Pixels,
+    ) -> Result<(Event<KeptTokens>, Pixels), Returned<Pixels>> {
+        match self.frame_for_pixels(sizes) {
+            Ok(frame) => Self::send_pixels(frame, pixels),
+            Err(error) => Err(Returned { error, value: pixels }),
+        }
+    }
+
+    /// Takes the memory of a batch back that [`submit_kept`](Self::submit_kept) left on the device.
+    /// It serves a later batch of the pipeline that made them once the event is complete.
+    pub fn recycle_kept(&self, kept: Event<KeptTokens>) {
+        let KeptTokensEvents { slot, done, home } = kept.unzip();
+        if let Some(slots) = home.upgrade() {
+            slots.give_back(slot, done);
+        }
+    }
+
+    /// Returns where the results of images of these sizes lie in [`WorkspaceOn::results`].
+    ///
+    /// # Errors
+    /// The errors of [`frame`](Pipeline::frame) that depend on the sizes.
+    pub fn result_layout(&self, sizes: &[Size]) -> Result<ResultLayout> {
+        Plan::result_layout(&self.params, self.layout(sizes)?, self.options.precision, self.coupling.as_ref())
+    }
+
+    fn frame_for_pixels(&self, sizes: &[Size]) -> Result<Frame> {
+        match self.frame_or_turn(sizes, false, &mut None, None)? {
+            Some(frame) => Ok(frame),
+            None => block_on(FrameFuture { pipeline: self, sizes, uploads: false, turn: None }),
+        }
+    }
+
     /// Enqueues the work of a batch whose pixels are on the device already, and returns without
     /// waiting for it: for images of these sizes, which lie in `pixels` as
     /// [`WorkspaceOn::enqueue`] takes them. Each image begins at a multiple of 16 bytes, as in a
@@ -407,18 +474,13 @@ impl Pipeline {
     /// another device. The pixels come back with the error, but for a failed device, which may lose
     /// them: then the buffer is empty.
     pub fn submit_pixels(&self, sizes: &[Size], pixels: Pixels) -> Result<(Event<Tokens>, Pixels), Returned<Pixels>> {
-        let frame = match self.frame_or_turn(sizes, false, &mut None, None) {
-            Ok(Some(frame)) => Ok(frame),
-            Ok(None) => block_on(FrameFuture { pipeline: self, sizes, uploads: false, turn: None }),
-            Err(error) => Err(error),
-        };
-        match frame {
+        match self.frame_for_pixels(sizes) {
             Ok(frame) => Self::send_pixels(frame, pixels),
             Err(error) => Err(Returned { error, value: pixels }),
         }
     }
 
-    fn send_pixels(frame: Frame, pixels: Pixels) -> Result<(Event<Tokens>, Pixels), Returned<Pixels>> {
+    fn send_pixels<T: Sent>(frame: Frame, pixels: Pixels) -> Result<(Event<T>, Pixels), Returned<Pixels>> {
         let mut pixels = Some(pixels);
         let sent = Self::send(frame, &mut pixels);
         match (sent, pixels) {
@@ -430,7 +492,7 @@ impl Pipeline {
 
     /// Enqueues the work of a frame. `pixels` are those of a frame that does not upload. They come
     /// back with the event of their copy.
-    fn send(frame: Frame, pixels: &mut Option<Pixels>) -> Result<Event<Tokens>> {
+    fn send<T: Sent>(frame: Frame, pixels: &mut Option<Pixels>) -> Result<Event<T>> {
         let (Draft { images, buffers, run }, home) = frame.submit();
         let mut work = lock(&run.work);
         run.stream.enter(|stream| {
@@ -441,7 +503,7 @@ impl Pipeline {
             };
             let slot = SlotOn { images, buffers, run: run.clone() };
             let (slot, sent) = match copied {
-                Ok(()) => match slot.send(stream, &mut work) {
+                Ok(()) => match slot.send(stream, &mut work, T::DOWNLOADS) {
                     Ok(slot) => (slot, Ok(())),
                     Err(returned) => (returned.value, Err(returned.error)),
                 },
@@ -450,10 +512,10 @@ impl Pipeline {
             // If the event is dropped, the slot keeps its place until its work is done. This also
             // holds if it is dropped here, because of an error, after a part of the work was
             // enqueued.
-            let (tokens, done) = stream.record((TokensOn { slot }, ()))?.unzip();
+            let (tokens, done) = stream.record((T::on(slot, &home), ()))?.unzip();
             let tokens = tokens.on_drop(move |tokens| {
                 if let Some(slots) = home.upgrade() {
-                    slots.give_back(tokens.unzip().slot, done);
+                    slots.give_back(T::slot(tokens), done);
                 }
             });
             sent?;

@@ -1,14 +1,15 @@
 //! The results of a batch on the host.
 
 use std::fmt;
+use std::sync::Weak;
 
 use bytemuck::cast_slice;
 use thalweg::simt::{bf16, f16};
-use thalweg::{Resource, Size};
+use thalweg::{Brand, Event, Resource, Size, Unzip};
 
 use crate::PLANES;
-use crate::slots::Slot;
-use crate::workspace::{Part, Plan, TokenPrecision};
+use crate::slots::{Slot, SlotOn, Slots};
+use crate::workspace::{Part, Plan, TokenPrecision, WorkspaceOn};
 
 /// Everything about one image's tokens, on the host.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,6 +91,60 @@ impl fmt::Debug for Tokens {
             .field("selected", &self.selected())
             .field("tokens", &self.len())
             .finish_non_exhaustive()
+    }
+}
+
+/// The tokens of a batch of images on the device. [`Pipeline::submit_kept`] returns an event of
+/// them, and on a stream it has the form [`KeptTokensOn<S>`](KeptTokensOn).
+///
+/// [`Pipeline::recycle_kept`] gives the memory to a later batch. Dropping an event that no stream
+/// has waited for does the same.
+///
+/// [`Pipeline::submit_kept`]: crate::Pipeline::submit_kept
+/// [`Pipeline::recycle_kept`]: crate::Pipeline::recycle_kept
+#[derive(Debug, Resource)]
+#[resource(unzip)]
+pub struct KeptTokens {
+    pub(crate) slot: Slot,
+    /// The event alone, for [`Slots::give_back`](crate::slots::Slots::give_back).
+    pub(crate) done: (),
+    /// The places that the slot belongs to.
+    #[resource(plain)]
+    pub(crate) home: Weak<Slots>,
+}
+
+impl<S: Brand> KeptTokensOn<S> {
+    /// The memory with the tokens.
+    pub fn workspace(&self) -> &WorkspaceOn<S> {
+        &self.slot.buffers.workspace
+    }
+}
+
+/// The form in which the results of a submitted slot are handed out.
+pub(crate) trait Sent: Unzip {
+    /// Whether the results go to the host.
+    const DOWNLOADS: bool;
+    fn on<S: Brand>(slot: SlotOn<S>, home: &Weak<Slots>) -> Self::On<S>;
+    fn slot(event: Event<Self>) -> Event<Slot>;
+}
+
+impl Sent for Tokens {
+    const DOWNLOADS: bool = true;
+    fn on<S: Brand>(slot: SlotOn<S>, _: &Weak<Slots>) -> TokensOn<S> {
+        TokensOn { slot }
+    }
+    fn slot(event: Event<Self>) -> Event<Slot> {
+        event.unzip().slot
+    }
+}
+
+impl Sent for KeptTokens {
+    const DOWNLOADS: bool = false;
+    fn on<S: Brand>(slot: SlotOn<S>, home: &Weak<Slots>) -> KeptTokensOn<S> {
+        KeptTokensOn { slot, done: (), home: home.clone() }
+    }
+    fn slot(event: Event<Self>) -> Event<Slot> {
+        event.unzip().slot
     }
 }
 

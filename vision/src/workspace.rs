@@ -136,7 +136,91 @@ pub(crate) struct Plan {
     words: usize,
 }
 
+/// The places of the results in the words of [`WorkspaceOn::results`], for a program that copies
+/// all of them at once. [`Pipeline::result_layout`](crate::Pipeline::result_layout) computes it
+/// from the sizes of the images.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ResultLayout {
+    /// The number of words together.
+    pub words: usize,
+    /// T and K, as [`WorkspaceOn::counts`] has them.
+    pub counts: Range<usize>,
+    /// The numbers of [`WorkspaceOn::image_cu_seqlens`].
+    pub image_cu_seqlens: Range<usize>,
+    /// The numbers of [`WorkspaceOn::cu_seqlens`].
+    pub cu_seqlens: Range<usize>,
+    /// The numbers of [`WorkspaceOn::patch_id`].
+    pub patch_id: Range<usize>,
+    /// The numbers of [`WorkspaceOn::position`].
+    pub position: Range<usize>,
+    /// The words of [`WorkspaceOn::tokens`]. Of an odd number of halves, the last word is only half
+    /// used.
+    pub tokens: Range<usize>,
+    /// The rows of `tokens` and of `position`, of which the first T count.
+    pub capacity: usize,
+}
+
 impl Plan {
+    fn new(
+        params: &TokenParams,
+        layout: BatchLayout,
+        precision: TokenPrecision,
+        coupling: Option<&Coupling>,
+        constants: [Range<usize>; 4],
+    ) -> Result<Self> {
+        let (images, patches) = (layout.images() as usize, layout.patches() as usize);
+        let capacity = Capacity::new(params, images, patches, layout.largest() as usize)?;
+        let with_query = |len: usize| if coupling.is_some() { len } else { 0 };
+        let (results, words) = lay([
+            2,
+            images + 1,
+            images + 1,
+            patches,
+            patches,
+            patches,
+            patches,
+            with_query(patches),
+            with_query(3 * images),
+            PLANES * patches,
+            capacity.selected + 1,
+            capacity.selected,
+            2 * capacity.tokens,
+            (PLANES * capacity.tokens * precision.size()).div_ceil(4),
+        ]);
+        Ok(Self {
+            params: params.clone(),
+            precision,
+            capacity,
+            coupled: coupling.is_some(),
+            balanced: matches!(coupling.map(|c| &c.mix), Some(Mix::Balancer(predictor)) if !predictor.is_empty()),
+            constants,
+            results,
+            words,
+            layout,
+        })
+    }
+
+    /// Returns the places of the results for images of this layout.
+    pub(crate) fn result_layout(
+        params: &TokenParams,
+        layout: BatchLayout,
+        precision: TokenPrecision,
+        coupling: Option<&Coupling>,
+    ) -> Result<ResultLayout> {
+        let plan = Self::new(params, layout, precision, coupling, [0; 4].map(|at| at..at))?;
+        Ok(ResultLayout {
+            words: plan.words,
+            counts: plan.part(Part::Counts),
+            image_cu_seqlens: plan.part(Part::ImageCuSeqlens),
+            cu_seqlens: plan.part(Part::CuSeqlens),
+            patch_id: plan.part(Part::PatchId),
+            position: plan.part(Part::Position),
+            tokens: plan.part(Part::Tokens),
+            capacity: plan.capacity.tokens,
+        })
+    }
+
     /// Returns the place of a part of the results, in words.
     pub(crate) fn part(&self, part: Part) -> Range<usize> {
         self.results[part as usize].clone()
@@ -187,7 +271,6 @@ impl<S: LiveBrand> WorkspaceOn<S> {
         coupling: Option<&Coupling>,
     ) -> Result<Self> {
         let (images, patches) = (layout.images() as usize, layout.patches() as usize);
-        let capacity = Capacity::new(params, images, patches, layout.largest() as usize)?;
         let weights = coupling.map_or(&[][..], |c| &c.weights);
         let (predictor, mix) = match coupling.map(|c| &c.mix) {
             Some(Mix::Balancer(predictor)) => (&predictor[..], [0.0; 3]),
@@ -201,42 +284,15 @@ impl<S: LiveBrand> WorkspaceOn<S> {
             packed[range.clone()].copy_from_slice(part);
         }
 
-        let with_query = |len: usize| if coupling.is_some() { len } else { 0 };
-        let (results, words) = lay([
-            2,
-            images + 1,
-            images + 1,
-            patches,
-            patches,
-            patches,
-            patches,
-            with_query(patches),
-            with_query(3 * images),
-            PLANES * patches,
-            capacity.selected + 1,
-            capacity.selected,
-            2 * capacity.tokens,
-            (PLANES * capacity.tokens * precision.size()).div_ceil(4),
-        ]);
-        let summaries = with_query(12 * (patches / 64 + images));
-        let plan = Plan {
-            params: params.clone(),
-            precision,
-            capacity,
-            coupled: coupling.is_some(),
-            balanced: !predictor.is_empty(),
-            constants,
-            results,
-            words,
-            layout,
-        };
+        let summaries = if coupling.is_some() { 12 * (patches / 64 + images) } else { 0 };
+        let plan = Plan::new(params, layout, precision, coupling, constants)?;
         let upload = |data: &[u32], to: &mut DeviceSlice<S, u32>| {
             let staged = stream.bind(stream.device().pinned_from(data)?)?;
             stream.copy_to_device(&staged, to)
         };
         // Zeroed, because the download copies all of it, while the kernels write only T rows of
         // tokens.
-        let mut results = stream.alloc_zeroed(words)?;
+        let mut results = stream.alloc_zeroed(plan.words)?;
         if plan.coupled {
             let all: Vec<u32> = (0..images).flat_map(|_| mix.map(f32::to_bits)).collect();
             upload(&all, results.slice_mut(plan.part(Part::Mix))?)?;
@@ -378,6 +434,12 @@ impl<S: Brand> WorkspaceOn<S> {
             TokenPrecision::Bf16 => compress!(compress_fused_bf16),
         }?;
         mark()
+    }
+
+    /// All results, one after another, as [`ResultLayout`] says: for a program that copies them at
+    /// once.
+    pub fn results(&self) -> &DeviceSlice<S, u32> {
+        &self.results
     }
 
     /// T and K, the numbers of tokens and of selected patches.

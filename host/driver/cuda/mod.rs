@@ -400,6 +400,32 @@ impl Cuda {
         Ok((context == self.context).then_some(Stream(raw)))
     }
 
+    /// The number that the driver gave the stream. No other stream of the process ever has it, also
+    /// not one that gets the handle of a stream that was destroyed.
+    pub(crate) fn stream_id(&self, s: Stream) -> Result<u64, Failure> {
+        let mut id = 0;
+        // SAFETY: [alive] `new_stream` made the stream, or the caller of `adopt` promises that it
+        // exists. The call stores one number in `id`.
+        unsafe { call_on!(self, s, cuStreamGetId(s.0, &mut id)) }?;
+        Ok(id)
+    }
+
+    /// Whether `addr` is memory of this device.
+    pub(crate) fn owns(&self, addr: u64) -> Result<bool, Failure> {
+        let _current = self.enter()?;
+        let mut ordinal: c_int = -1;
+        let attribute = sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+        // SAFETY: [call] The attribute is one integer, which the call stores in `ordinal`.
+        match unsafe { ffi::cuPointerGetAttribute((&raw mut ordinal).cast(), attribute, addr) } {
+            Ok(()) => Ok(ordinal == self.device),
+            // The driver does not know the address.
+            Err(Failure::Driver { code, .. }) if code == sys::cudaError_enum::CUDA_ERROR_INVALID_VALUE as u32 => {
+                Ok(false)
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
     /// The priority that the driver gave the stream.
     pub(crate) fn priority(&self, s: Stream) -> Result<i32, Failure> {
         let mut priority: c_int = 0;

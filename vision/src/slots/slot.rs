@@ -46,16 +46,18 @@ pub(crate) struct Run {
 pub(crate) enum Work {
     /// Call by call, with a mark after each stage.
     Measured(Vec<TimedEvent>),
-    /// Call by call the first time, and then as a graph.
-    Graphs(GraphCache<(), Graph<Slot>>),
+    /// Call by call the first time, and then as a graph: one with a download, and one without.
+    Graphs(GraphCache<bool, Graph<Slot>>),
 }
 
-/// The work of a slot.
-struct Batch;
+/// The work of a slot, with a download of the results or without.
+struct Batch {
+    downloads: bool,
+}
 
 impl GraphWork<Slot> for Batch {
     fn enqueue<S: Brand>(&self, stream: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
-        slot.enqueue(stream, || Ok(()))
+        slot.enqueue(stream, self.downloads, || Ok(()))
     }
 }
 
@@ -101,20 +103,20 @@ impl Slot {
 
 impl<S: LiveBrand> SlotOn<S> {
     /// Enqueues a batch in the way that `work` says.
-    pub(crate) fn send(mut self, stream: &Stream<S>, work: &mut Work) -> Result<Self, Returned<Self>> {
+    pub(crate) fn send(mut self, stream: &Stream<S>, work: &mut Work, downloads: bool) -> Result<Self, Returned<Self>> {
         match work {
-            Work::Graphs(graphs) => graphs.enqueue(stream, (), self, &Batch),
-            Work::Measured(marks) => match self.measure(stream, marks) {
+            Work::Graphs(graphs) => graphs.enqueue(stream, downloads, self, &Batch { downloads }),
+            Work::Measured(marks) => match self.measure(stream, marks, downloads) {
                 Ok(()) => Ok(self),
                 Err(error) => Err(Returned { error, value: self }),
             },
         }
     }
 
-    fn measure(&mut self, stream: &Stream<S>, marks: &mut Vec<TimedEvent>) -> Result<()> {
+    fn measure(&mut self, stream: &Stream<S>, marks: &mut Vec<TimedEvent>, downloads: bool) -> Result<()> {
         marks.clear();
         marks.push(stream.timestamp()?);
-        self.enqueue(stream, || {
+        self.enqueue(stream, downloads, || {
             marks.push(stream.timestamp()?);
             Ok(())
         })
@@ -122,16 +124,16 @@ impl<S: LiveBrand> SlotOn<S> {
 }
 
 impl<S: Brand> SlotOn<S> {
-    /// Enqueues a batch: upload (if there is one), all stages, download. Calls `mark` after each of
-    /// them.
-    fn enqueue(&mut self, stream: &Stream<S>, mut mark: impl FnMut() -> Result<()>) -> Result<()> {
+    /// Enqueues a batch: upload (if there is one), all stages, and the textures and the download of
+    /// results that the host gets. Calls `mark` after each of them.
+    fn enqueue(&mut self, stream: &Stream<S>, downloads: bool, mut mark: impl FnMut() -> Result<()>) -> Result<()> {
         let BuffersOn { rgb, workspace, results, planes } = &mut self.buffers;
         if self.run.uploads {
             stream.copy_to_device(&self.images, rgb)?;
         }
         mark()?;
         workspace.enqueue_marked(stream, rgb, &mut mark)?;
-        if let Some((planes, _)) = planes {
+        if let (Some((planes, _)), true) = (&mut *planes, downloads) {
             let plan = &workspace.plan;
             let [y, x] = plan.params.fixation;
             let mut rest = &mut **planes;
@@ -144,9 +146,11 @@ impl<S: Brand> SlotOn<S> {
             }
         }
         mark()?;
-        stream.copy_to_host(&workspace.results, results)?;
-        if let Some((planes, host)) = planes {
-            stream.copy_to_host(planes, host)?;
+        if downloads {
+            stream.copy_to_host(&workspace.results, results)?;
+            if let Some((planes, host)) = planes {
+                stream.copy_to_host(planes, host)?;
+            }
         }
         mark()
     }

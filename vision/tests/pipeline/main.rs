@@ -4,6 +4,7 @@
 mod allocation;
 mod errors;
 mod gates;
+mod kept;
 mod large;
 mod memory;
 mod query_streams;

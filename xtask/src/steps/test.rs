@@ -105,6 +105,11 @@ pub(crate) fn photographs() -> Result<(), String> {
 }
 
 /// Compares the resize of image processors with Pillow. `.ci/resize.py` installs its versions.
+/// Builds the wheel of `python`, and tests it in an environment without Rust.
+pub(crate) fn python() -> Result<(), String> {
+    line(".ci/wheel.py")
+}
+
 pub(crate) fn resize() -> Result<(), String> {
     let built = built()?;
     let resize = program(&built, "processor", "example", "resize")?;

@@ -1,0 +1,111 @@
+"""`Tensor`: DLPack, NumPy's protocol, and what it refuses."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import jpeg, pillow
+
+import thalweg
+
+
+def tensor() -> Any:
+    return thalweg.decode_jpeg(jpeg(), device="cpu")
+
+
+def test_what_it_says_of_itself() -> None:
+    x = tensor()
+    assert (x.shape, x.dtype, x.device, len(x)) == ((60, 90, 3), "uint8", "cpu", 60)
+    assert repr(x) == 'thalweg.Tensor(shape=(60, 90, 3), dtype="uint8", device="cpu")'
+    assert x.__dlpack_device__() == (1, 0)
+
+
+def test_two_exports_are_one_memory() -> None:
+    x = tensor()
+    a, b = np.from_dlpack(x), x.numpy()
+    a[0, 0, 0], b[1, 1, 1] = 11, 22
+    assert (np.asarray(x) == a).all() and (a == b).all() and a[1, 1, 1] == 22
+
+
+def test_both_versions_of_capsules() -> None:
+    x = tensor()
+    assert "dltensor_versioned" in repr(x.__dlpack__(max_version=(1, 0)))
+    assert '"dltensor"' in repr(x.__dlpack__())
+    assert '"dltensor"' in repr(x.__dlpack__(max_version=(0, 8)))
+
+
+def test_the_memory_outlives_the_tensor() -> None:
+    file = jpeg(200, 200)
+    arrays = [np.from_dlpack(thalweg.decode_jpeg(file, device="cpu")) for _ in range(20)]
+    gc.collect()
+    assert all((array == pillow(file)).all() for array in arrays)
+
+
+@pytest.mark.parametrize("wrong", [{"stream": 1}, {"stream": -1}, {"dl_device": (2, 0)}, {"copy": True}])
+def test_what_an_export_refuses(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BufferError):
+        tensor().__dlpack__(**wrong)
+
+
+def test_dl_device_and_copy_that_are_right() -> None:
+    tensor().__dlpack__(dl_device=(1, 0), copy=False, stream=None, max_version=(1, 3))
+
+
+def test_copies_of_numpy() -> None:
+    x = tensor()
+    copied = np.array(x, copy=True)
+    copied[:] = 0
+    assert np.asarray(x).any()
+    assert np.asarray(x, dtype=np.float32).dtype == np.float32
+    assert np.shares_memory(np.asarray(x), x.numpy())
+
+
+def test_a_tensor_is_not_pickled() -> None:
+    with pytest.raises(TypeError, match="numpy"):
+        pickle.dumps(tensor())
+
+
+def test_bfloat16_is_not_for_numpy() -> None:
+    processor = thalweg.ImageProcessor.qwen2_vl(device="cpu", dtype="bfloat16")
+    values = processor([np.zeros((60, 60, 3), np.uint8)])["pixel_values"]
+    assert values.dtype == "bfloat16"
+    with pytest.raises(TypeError, match="bfloat16"):
+        values.numpy()
+    with pytest.raises(TypeError, match="bfloat16"):
+        np.asarray(values)
+
+
+def test_images_without_elements() -> None:
+    values = thalweg.ImageProcessor.siglip(32, device="cpu")([])["pixel_values"]
+    assert values.shape == (0, 3, 32, 32) and np.asarray(values).size == 0
+
+
+def test_nothing_leaks() -> None:
+    import resource
+
+    file = jpeg(400, 500)
+    seen = []
+
+    def turn() -> None:
+        image = thalweg.decode_jpeg(file, device="cpu")
+        array = np.from_dlpack(image)
+        unused = image.__dlpack__(max_version=(1, 0))
+        old = image.__dlpack__()
+        seen.append(weakref.ref(array))
+        del unused, old
+
+    for _ in range(20):
+        turn()
+    gc.collect()
+    objects, peak = len(gc.get_objects()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(150):
+        turn()
+    gc.collect()
+    assert len(gc.get_objects()) - objects < 100 + len(seen)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 16 << 10
+    assert all(reference() is None for reference in seen)
