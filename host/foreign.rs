@@ -230,7 +230,7 @@ impl<'f> Stream<Foreign<'f>> {
             return Ok(empty());
         }
         let aligned = if matches!(size_of::<T>(), 2 | 4) { size_of::<T>() } else { align_of::<T>() };
-        if addr == 0 || addr % aligned as u64 != 0 {
+        if addr == 0 || !addr.is_multiple_of(aligned as u64) {
             return refused(format!("a multiple of {aligned}, for elements of {} bytes", size_of::<T>()));
         }
         if !device.seen(device.driver().owns(addr))? {
