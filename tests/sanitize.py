@@ -4,9 +4,8 @@
 usage: tests/sanitize.py thread|miri [FILTER...]
 
 ThreadSanitizer watches the threads of the host and of the CPU device: two accesses to one address, of which one is a
-write, that no lock, atomic or join orders. The standard library is built for it, so that its locks are seen. Without
-an order between two streams, their commands race as well, so a missing wait is found even if the contents are right.
-Miri looks for undefined behavior of all `unsafe` code that such a program runs, and for races.
+write, that no lock, atomic or join orders. The standard library is built for it, so that its locks are seen. Miri looks
+for undefined behavior of all `unsafe` code that a program runs, and for races.
 
 Both need a nightly Rust with the component `rust-src`, and `miri` for Miri: `rustup toolchain install nightly -c rust-src
 -c miri`. `THALWEG_CASES` sets the number of programs. The package that is built is in target/sanitize.
