@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::PyDict;
-use thalweg::{AnyStream, Device, DeviceKind, DeviceSlice, Event, LiveBrand, Size, Stream};
+use thalweg::{AnyStream, Device, DeviceKind, DeviceSlice, Event, LiveBrand, Size, Stream, beside_captures};
 use thalweg_dlpack::Memory;
 use thalweg_loader::{
     Batch, DecodeBackend, Loader as Inner, LoaderOptions, LoaderState, Sample, Shard, Source, UploadMode, byte_ranges,
@@ -286,11 +286,11 @@ impl Loader {
         transform: Option<Transform<'py>>,
         stream: Option<usize>,
     ) -> PyResult<Option<(Py<PyAny>, Option<Bound<'py, PyDict>>, Bound<'py, PyDict>)>> {
-        let Some(batch) = py.detach(|| self.batch())? else { return Ok(None) };
+        let Some(batch) = py.detach(|| beside_captures(|| self.batch()))? else { return Ok(None) };
         if self.on_host {
             return self.next_on_host(py, batch, transform).map(Some);
         }
-        let (batch, about) = py.detach(|| self.peek(batch))?;
+        let (batch, about) = py.detach(|| beside_captures(|| self.peek(batch)))?;
         let ranges = byte_ranges(&about.sizes);
         let places: Vec<_> = ranges.iter().map(|range| range.start).zip(about.sizes.iter().copied()).collect();
         let pixels = FromLoader { loader: self, batch };

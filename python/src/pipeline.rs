@@ -77,7 +77,7 @@ impl Pipeline {
         sizes: &[Size],
         pixels: Event<DeviceBuffer<u8>>,
     ) -> PyResult<(Py<PyAny>, Bound<'py, PyDict>)> {
-        let kept = py.detach(|| self.inner.submit_kept_pixels(sizes, pixels));
+        let kept = py.detach(|| thalweg::beside_captures(|| self.inner.submit_kept_pixels(sizes, pixels)));
         let (kept, _pixels) = kept.map_err(|returned| of_device(returned.error))?;
         self.results(py, place, stream, sizes, kept)
     }

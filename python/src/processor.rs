@@ -363,7 +363,7 @@ pub(crate) fn upload(
         list.push((end, image.size()));
         end = (end + bytes(image.size())).next_multiple_of(16);
     }
-    let mut host = py.detach(|| device.pinned::<u8>(end)).map_err(of_device)?;
+    let mut host = py.detach(|| thalweg::beside_captures(|| device.pinned::<u8>(end))).map_err(of_device)?;
     for (image, &(start, size)) in images.iter().zip(&list) {
         image.copy_to(py, &mut host[start..start + bytes(size)])?;
     }

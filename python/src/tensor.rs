@@ -139,7 +139,7 @@ impl Tensor {
             Store::Host(memory) => Ok((memory.clone(), self.offset)),
             Store::Device(held) => {
                 let (held, offset, bytes) = (held.clone(), self.offset, self.bytes());
-                py.detach(move || held.read(offset, bytes))
+                py.detach(move || thalweg::beside_captures(|| held.read(offset, bytes)))
             }
         }
     }

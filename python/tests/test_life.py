@@ -50,6 +50,7 @@ if os.fork() == 0:
     print((thalweg.decode_jpeg(jpeg(), device="cpu", into="numpy") == pillow(jpeg())).all())
     print(thalweg.ImageProcessor.clip(32, device="cpu")([photo(40, 40)])["pixel_values"].shape)
     del pipeline
+    sys.stdout.flush()
     os._exit(0)
 os.wait()
 print("parent", pipeline([photo(64, 64)]).trim().tokens.shape[1])
