@@ -14,7 +14,6 @@ use crate::memory::{DeviceCopy, EMPTY, byte_len};
 use crate::runtime::device::{Device, DeviceKind};
 use crate::runtime::stream::StreamInner;
 use crate::stream::Stream;
-use crate::trace;
 
 /// The brand of a stream inside [`ForeignStream::enter`].
 ///
@@ -236,7 +235,7 @@ impl<'f> Stream<Foreign<'f>> {
         if !device.seen(device.driver().owns(addr))? {
             return refused(format!("memory of {device}"));
         }
-        trace::adopted(addr, bytes);
+        self.trace_work("borrow", &[], &[(addr, bytes)]);
         // SAFETY: [order] The address is aligned. The caller promises that the memory holds `len`
         // elements, that no other slice of it exists during `'f`, and that this stream orders all
         // uses until the work is done.

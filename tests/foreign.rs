@@ -215,9 +215,9 @@ fn borrowed_memory_is_written_in_the_order_of_the_stream() {
 fn memory_that_cannot_be_borrowed_is_refused() {
     for &device in devices() {
         let ours = AnyStream::new(device).unwrap();
-        let (addr, event) = ours.enter(|s| {
+        let (addr, memory) = ours.enter(|s| {
             let x = s.alloc_zeroed::<u32>(8).unwrap();
-            (x.device_ptr(), s.record(x).unwrap())
+            (x.device_ptr(), s.record(x).unwrap().synchronize().unwrap())
         });
         by_number(device, 1).enter(|s| {
             // SAFETY: Nothing is enqueued on the memory here.
@@ -236,6 +236,6 @@ fn memory_that_cannot_be_borrowed_is_refused() {
                 assert!(error.to_string().contains(&format!("memory of {device}")), "{error}");
             }
         });
-        drop(event);
+        drop(memory);
     }
 }

@@ -146,7 +146,7 @@ impl Tensor {
 
     fn words(&self) -> PyResult<(Arc<OnDevice>, usize, usize)> {
         match &self.store {
-            Store::Device(held) if self.offset % 4 == 0 => Ok((held.clone(), self.offset / 4, self.bytes())),
+            Store::Device(held) if self.offset.is_multiple_of(4) => Ok((held.clone(), self.offset / 4, self.bytes())),
             _ => Err(PyValueError::new_err("this tensor is on the host")),
         }
     }
@@ -353,7 +353,7 @@ impl Tensor {
         let dtype = dtype.map_or(Ok(self.dtype), Dtype::of)?;
         let bytes = shape.iter().try_fold(dtype.size(), |bytes, n| bytes.checked_mul(*n));
         let end = bytes.and_then(|bytes| bytes.checked_add(offset));
-        let aligned = (self.offset + offset.min(self.bytes())) % dtype.size() == 0;
+        let aligned = (self.offset + offset.min(self.bytes())).is_multiple_of(dtype.size());
         if end.is_none_or(|end| end > self.bytes()) || !aligned {
             let text = format!("a view of {shape:?} {} from byte {offset} of {}", dtype.name(), self.bytes());
             return Err(PyValueError::new_err(text));

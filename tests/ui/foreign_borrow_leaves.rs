@@ -1,4 +1,5 @@
 //! Memory that a foreign stream borrowed, used after the closure.
+#![allow(unsafe_code)] // what `borrow` asks for is kept
 use thalweg::{Device, ForeignStream, Result};
 
 fn main() -> Result<()> {

@@ -1,4 +1,5 @@
 //! Memory that one foreign stream borrowed, written by another stream.
+#![allow(unsafe_code)] // what `borrow` asks for is kept
 use thalweg::{Device, ForeignStream, Result, stream_tags};
 
 stream_tags!(Ours);

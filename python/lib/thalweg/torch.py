@@ -42,7 +42,7 @@ def _same_device(device: str, uuid: Any) -> None:
     if device == "cpu":
         return
     theirs = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    if theirs is not None and uuid is not None and theirs.bytes != bytes(uuid):
+    if theirs is not None and uuid is not None and bytes(theirs.bytes) != bytes(uuid):
         raise ValueError(
             f"{device} of PyTorch and of thalweg are two GPUs: set CUDA_DEVICE_ORDER=PCI_BUS_ID before both start"
         )
