@@ -235,6 +235,8 @@ fn memory_that_cannot_be_borrowed_is_refused() {
                 let error = borrow(std::ptr::from_ref(&*on_host).addr() as u64, 1).unwrap_err();
                 assert!(error.to_string().contains(&format!("memory of {device}")), "{error}");
             }
+            // For the log, memory that is borrowed is written here.
+            s.synchronize().unwrap();
         });
         drop(memory);
     }

@@ -97,6 +97,16 @@ class _Where:
         return _open(self.device, self.framework)
 
     def stream(self, stream: Any) -> int | None:
+        """The handle of a stream. This comes before all that a capture on it would not survive."""
+        handle = self._handle(stream)
+        self.refuse_capture(handle)
+        return handle
+
+    def refuse_capture(self, handle: int | None) -> None:
+        if self.framework == "torch" and self.device != "cpu":
+            _torch()._refuse_capture(handle)
+
+    def _handle(self, stream: Any) -> int | None:
         if stream is None or isinstance(stream, int):
             return stream
         if hasattr(stream, "__cuda_stream__"):
@@ -180,10 +190,11 @@ def decode_jpeg(
     if decode not in ("auto", "device", "host"):
         raise ValueError(f"decode is {decode!r}, expected auto, device or host")
     where = _Where(device, into, host=decode != "device")
+    stream = where.stream(stream)
     single = _is_file(data) or isinstance(data, str) or hasattr(data, "__array_interface__")
     files = [data] if single else list(data)
     place = None if decode == "host" else where.place()
-    memory, found = _thalweg.decode_jpeg(files, place, where.stream(stream), fallback)
+    memory, found = _thalweg.decode_jpeg(files, place, stream, fallback)
     images: list[Any] = []
     for image in found:
         if isinstance(image, Exception):
@@ -300,7 +311,8 @@ class Pipeline:
     def __call__(self, images: Any, *, stream: Any = None) -> TokenBatch:
         """Makes tokens of images: arrays [height, width, 3] of uint8, or the bytes of files."""
         where = self._where
-        result = self._core.tokens(_images(images), where.device_place(), where.stream(stream))
+        stream = where.stream(stream)
+        result = self._core.tokens(_images(images), where.device_place(), stream)
         return self._batch(*result)
 
     def _batch(self, tensor: Any, parts: Mapping[str, tuple[int, list[int], str]]) -> TokenBatch:
@@ -369,7 +381,7 @@ class Augment:
     def __call__(self, images: Any, *, epoch: int, indices: Sequence[int], stream: Any = None) -> Any:
         """Augments images, whose numbers in the data set are ``indices``: [B, 3, S, S]."""
         where = self._where
-        place, stream = where.device_place(), where.stream(stream)
+        stream, place = where.stream(stream), where.device_place()
         return where.finish(self._core.augment(_images(images), place, epoch, list(indices), stream))
 
     def __repr__(self) -> str:
@@ -541,7 +553,8 @@ class ImageProcessor:
             raise ValueError(f"return_tensors is {return_tensors!r}, expected pt, np or None")
         if into != where.framework:
             where = _Where(where.device or ("cpu" if where.place() is None else None), into, host=True)
-        values, beside = self._core.process(_images(images), where.place(), where.stream(stream))
+        stream = where.stream(stream)
+        values, beside = self._core.process(_images(images), where.place(), stream)
         inputs = Inputs(pixel_values=where.finish(values))
         for name, value in beside.items():
             # On a GPU these stay on the host, where models need them first.
@@ -738,6 +751,7 @@ class Loader:
     def __next__(self) -> Batch:
         where, transform = self._where, self._transform
         core = None if transform is None else transform._core
+        where.refuse_capture(self._stream)
         result = self._core.next(where.device_place(), core, self._stream)
         if result is None:
             raise StopIteration

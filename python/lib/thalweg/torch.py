@@ -20,6 +20,7 @@ from torch.utils.data import IterableDataset
 
 from . import _core
 from ._core import Batch, Inputs, Stats, TokenBatch
+from ._errors import CaptureError
 from ._thalweg import Tensor
 
 _DTYPES = {
@@ -52,6 +53,20 @@ def _stream_of(device: str, stream: int | None) -> Any:
     if stream is None:
         return torch.cuda.current_stream(device)
     return torch.cuda.ExternalStream(stream, device=device)  # type: ignore[no-untyped-call]
+
+
+def _refuse_capture(stream: int | None) -> None:
+    """Refuses a stream that captures a graph, by a question that the capture survives."""
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return
+    on = None if stream is None else torch.cuda.ExternalStream(stream)  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(on):
+        capturing = torch.cuda.is_current_stream_capturing()
+    if capturing:
+        raise CaptureError(
+            "the stream captures a graph: call thalweg before or after the capture, and copy its results into the "
+            "graph's own tensors"
+        )
 
 
 def _empty(shape: Sequence[int], dtype: str, device: str, stream: int | None) -> tuple[torch.Tensor, int, int]:
