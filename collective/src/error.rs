@@ -178,7 +178,8 @@ pub enum StoreError {
 /// The first thing that went wrong among the ranks. All of them get the same one, unless the store
 /// through which they tell one another is gone.
 ///
-/// `seq` counts the collective operations of the communicator from 1.
+/// `seq` counts the collective operations of the communicator from 1. A message has the number of
+/// the operation before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {

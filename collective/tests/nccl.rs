@@ -294,7 +294,8 @@ fn calls_that_differ_are_named() {
         assert_eq!(processes(scenario, &[("THALWEG_COLLECTIVE_COMPARE", "1")]), [text.clone(), text.clone()]);
         threads_say(scenario, &[&format!("0 {text}"), &format!("1 {text}"), "both end"]);
     }
-    let text = "failed: operation 2 differs on ranks 0 and 1: rank 0 calls message of 400 x u8, rank 1 calls message of 300 x u8";
+    // A message is no operation of all ranks, so it has the number of the one before: the barrier.
+    let text = "failed: operation 1 differs on ranks 0 and 1: rank 0 calls message of 400 x u8, rank 1 calls message of 300 x u8";
     threads_say("message", &[&format!("0 {text}"), &format!("1 {text}"), "both end"]);
 }
 
