@@ -29,7 +29,7 @@ from conftest import jpeg, photo, pillow
 
 def program(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "ignore:.*fork:DeprecationWarning", "-c", START + code],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", START + code],
         capture_output=True,
         text=True,
         timeout=120,
