@@ -100,17 +100,12 @@ fn registers(launches: &Path) -> Command {
 
 pub(crate) fn assemble() -> Result<(), String> {
     let launches = launches()?;
-    // The PTX of test kernels, which the build of the tests made beside it.
-    let scripts = launches.ancestors().nth(2).map(|profile| profile.join("build"));
-    let mut found = Vec::new();
-    for entry in scripts.and_then(|scripts| fs::read_dir(scripts).ok()).into_iter().flatten().flatten() {
-        let ptx = entry.path().join("out/sm_75.ptx");
-        if entry.file_name().to_string_lossy().starts_with("vocabulary-") {
-            found.extend(fs::metadata(&ptx).and_then(|file| file.modified()).map(|made| (made, ptx)));
-        }
-    }
-    let (_, vocabulary) =
-        found.into_iter().max().ok_or("no PTX of simt/tests/vocabulary: `cargo test --no-run` builds it")?;
+    // The test kernels, which the tests build on machines with a GPU.
+    let vocabulary = root().join("target/vocabulary.ptx");
+    let built = build("cargo build --locked -p thalweg-ptx-builder")?;
+    let mut builder = program(&built, "ptx-builder", "bin", "thalweg-ptx")?;
+    let options = ["--report-panics", "--target", "sm_75", "--features", "sm_75"];
+    run(builder.current_dir(root()).args(["build", "simt/tests/vocabulary"]).arg(&vocabulary).args(options))?;
     // Neither is in the table, which is of kernels that compute something.
     run(registers(&launches).arg(vocabulary).arg(root().join(OWN)))
 }
