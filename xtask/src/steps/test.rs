@@ -51,7 +51,17 @@ pub(crate) fn checked() -> Result<(), String> {
 
 /// The tests that run while the log of calls is checked: the package, its test, the number of cases
 /// of its properties, and which of its tests.
-const TRACED: &[(&str, &str, &str, &[&str])] = &[("", "main", "200", &[]), ("", "alone", "8", &["--test-threads=1"])];
+const TRACED: &[(&str, &str, &str, &[&str])] = &[
+    ("", "main", "200", &[]),
+    ("", "alone", "8", &["--test-threads=1"]),
+    ("loader", "main", "4", &[]),
+    ("jpeg", "steady", "4", &[]),
+    ("processor", "main", "4", &[]),
+    ("vision", "pipeline", "4", &[]),
+    ("vision", "main", "4", &[]),
+    ("collective", "main", "4", &[]),
+    ("train", "overlap", "4", &[]),
+];
 
 /// Runs programs of streams while the checker of the log looks for accesses without an order, and
 /// then programs on a library with a broken rule, which the checker must reject.
@@ -59,7 +69,7 @@ pub(crate) fn trace() -> Result<(), String> {
     let built = built()?;
     for (folder, name, cases, filter) in TRACED {
         let mut test = program(&built, folder, "test", name)?;
-        run(test.args(*filter).env("THALWEG_TRACE", "check").env("THALWEG_CASES", cases))?;
+        run(test.args(*filter).env("THALWEG_TRACE", "check").env("THALWEG_CASES", cases).env("PROPTEST_CASES", cases))?;
     }
     line("tests/broken_rules.py")
 }
