@@ -63,14 +63,22 @@ const TRACED: &[(&str, &str, &str, &[&str])] = &[
     ("train", "overlap", "4", &[]),
 ];
 
-/// Runs programs of streams while the checker of the log looks for accesses without an order, and
-/// then programs on a library with a broken rule, which the checker must reject.
+/// Runs tests, examples and the command while the checker of the log looks for accesses without an
+/// order, and then programs on a library with a broken rule, which the checker must reject.
 pub(crate) fn trace() -> Result<(), String> {
     let built = built()?;
     for (folder, name, cases, filter) in TRACED {
         let mut test = program(&built, folder, "test", name)?;
         run(test.args(*filter).env("THALWEG_TRACE", "check").env("THALWEG_CASES", cases).env("PROPTEST_CASES", cases))?;
     }
+    run(words("cargo xtask step examples").env("THALWEG_TRACE", "check"))?;
+    let out = root().join("target/traced");
+    if out.exists() {
+        fs::remove_dir_all(&out).map_err(|error| error.to_string())?;
+    }
+    let mut tokens = program(&built, "cli", "bin", "thalweg")?;
+    tokens.args(["tokens", "assets/photos", "--out"]).arg(&out).current_dir(root());
+    run(tokens.env("THALWEG_TRACE", "check"))?;
     line("tests/broken_rules.py")
 }
 
