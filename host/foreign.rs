@@ -10,7 +10,7 @@ use crate::any_stream::AnyStream;
 use crate::brand::{Brand, LiveBrand, sealed};
 use crate::driver::Adopted;
 use crate::error::{Error, Result};
-use crate::memory::{DeviceCopy, EMPTY, byte_len};
+use crate::memory::{DeviceCopy, EMPTY, byte_len, element};
 use crate::runtime::device::{Device, DeviceKind};
 use crate::runtime::stream::StreamInner;
 use crate::stream::Stream;
@@ -219,14 +219,14 @@ impl<'f> Stream<Foreign<'f>> {
     /// are more than memory can hold, or the device has failed.
     #[track_caller]
     pub unsafe fn borrow<T: DeviceCopy>(self, addr: u64, len: usize) -> Result<&'f mut DeviceSlice<Foreign<'f>, T>> {
+        const { element::<T>() }
         let bytes = byte_len::<T>(len)?;
         let device = self.device();
         device.ensure_usable()?;
         let refused = |expected: String| Err(Error::Parameter { name: "addr", given: format!("{addr:#x}"), expected });
-        // SAFETY: [order] A slice without elements is no memory.
-        let empty = || unsafe { DeviceSlice::from_raw_mut(EMPTY.addr().get() as u64, 0) };
         if len == 0 {
-            return Ok(empty());
+            // SAFETY: [order] A slice without elements is no memory.
+            return Ok(unsafe { DeviceSlice::from_raw_mut(EMPTY.addr().get() as u64, 0) });
         }
         let aligned = if matches!(size_of::<T>(), 2 | 4) { size_of::<T>() } else { align_of::<T>() };
         if addr == 0 || !addr.is_multiple_of(aligned as u64) {

@@ -391,8 +391,12 @@ pub(crate) struct JpegFiles {
 impl JpegFiles {
     /// Takes images that are all JPEG files. Others come back.
     pub(crate) fn of(images: Vec<Image>) -> Result<Self, Vec<Image>> {
-        let whole = |image: &Image| matches!(image, Image::File(file) if outline(file.get()).is_ok());
-        if images.is_empty() || !images.iter().all(whole) {
+        let whole = |image: &Image| match image {
+            Image::File(file) => outline(file.get()).ok(),
+            _ => None,
+        };
+        let outlines: Vec<Outline> = images.iter().map_while(whole).collect();
+        if images.is_empty() || outlines.len() < images.len() {
             return Err(images);
         }
         let files: Vec<Bytes> = images
@@ -402,11 +406,10 @@ impl JpegFiles {
                 _ => None,
             })
             .collect();
-        let outlines: Vec<_> = files.iter().map(|file| outline(file.get())).collect();
+        let sizes: Vec<Size> = outlines.iter().map(|o| Size::new(o.height, o.width)).collect();
+        let outlines: Vec<_> = outlines.into_iter().map(Ok).collect();
         let (starts, total) = lay(&outlines);
-        let size =
-            |outline: &Result<Outline, _>| outline.map_or(Size::new(0, 0), |o: Outline| Size::new(o.height, o.width));
-        let places = starts.into_iter().zip(outlines.iter().map(size)).collect();
+        let places = starts.into_iter().zip(sizes).collect();
         Ok(Self { job: OnDevice { files: Arc::new(files), outlines, fallback: true }, total, places })
     }
 

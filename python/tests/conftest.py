@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import pathlib
+import resource
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,6 +33,18 @@ def jpeg(height: int = 60, width: int = 90, seed: int = 0, **options: Any) -> by
 def pillow(file: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """What Pillow decodes."""
     return np.asarray(Image.open(io.BytesIO(file)).convert("RGB"))
+
+
+def growth(turn: Callable[[], None], first: int) -> tuple[int, int]:
+    """The objects, and the kilobytes of the process at its largest, that 150 turns add after the first ones."""
+    for _ in range(first):
+        turn()
+    gc.collect()
+    objects, peak = len(gc.get_objects()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(150):
+        turn()
+    gc.collect()
+    return len(gc.get_objects()) - objects, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import pathlib
-import resource
 import signal
 import subprocess
 import sys
@@ -14,7 +12,7 @@ import time
 from typing import Any
 
 import pytest
-from conftest import jpeg, photo, pillow
+from conftest import growth, jpeg, photo, pillow
 
 import thalweg
 
@@ -216,12 +214,6 @@ def test_nothing_grows(folder: pathlib.Path) -> None:
         with thalweg.Loader(folder, batch_size=4, device="cpu", into="numpy") as loader:
             next(loader)
 
-    for _ in range(30):
-        turn()
-    gc.collect()
-    objects, peak = len(gc.get_objects()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(150):
-        turn()
-    gc.collect()
-    assert len(gc.get_objects()) - objects < 100
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 16 << 10
+    objects, kilobytes = growth(turn, first=30)
+    assert objects < 100
+    assert kilobytes < 16 << 10

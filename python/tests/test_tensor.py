@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import jpeg, pillow
+from conftest import growth, jpeg, pillow
 
 import thalweg
 
@@ -86,8 +86,6 @@ def test_images_without_elements() -> None:
 
 
 def test_nothing_leaks() -> None:
-    import resource
-
     file = jpeg(400, 500)
     seen = []
 
@@ -99,13 +97,7 @@ def test_nothing_leaks() -> None:
         seen.append(weakref.ref(array))
         del unused, old
 
-    for _ in range(20):
-        turn()
-    gc.collect()
-    objects, peak = len(gc.get_objects()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(150):
-        turn()
-    gc.collect()
-    assert len(gc.get_objects()) - objects < 100 + len(seen)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 16 << 10
+    objects, kilobytes = growth(turn, first=20)
+    assert objects < 100 + len(seen)
+    assert kilobytes < 16 << 10
     assert all(reference() is None for reference in seen)
