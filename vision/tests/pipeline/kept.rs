@@ -82,3 +82,18 @@ fn dropped_events_and_pixels_of_the_device() {
         assert_eq!(refused.value.len(), 5, "{device}: {}", refused.error);
     }
 }
+
+/// A slot that has a graph without a download still downloads for whoever wants results on the host.
+#[test]
+fn a_graph_that_keeps_is_not_one_that_downloads() {
+    for &device in devices() {
+        let pipeline = deep(device, small_params(), 1);
+        let [gray, pale] = [90, 200].map(|level| Image::new(70, 40, vec![level; 3 * 70 * 40]).unwrap());
+        let first = unwrap_all(pipeline.run(std::slice::from_ref(&gray)));
+        kept(&pipeline, &[gray.clone(), gray.clone(), gray]);
+        let then = unwrap_all(pipeline.run(std::slice::from_ref(&pale)));
+        let fresh = unwrap_all(deep(device, small_params(), 1).run(std::slice::from_ref(&pale)));
+        assert_eq!(then[0].tokens, fresh[0].tokens, "{device}");
+        assert_ne!(then[0].tokens, first[0].tokens, "{device}");
+    }
+}
