@@ -83,7 +83,7 @@ fn dropped_events_and_pixels_of_the_device() {
     }
 }
 
-/// A slot that has a graph without a download still downloads for whoever wants results on the host.
+/// A slot that has a graph without a download still downloads for who wants results on the host.
 #[test]
 fn a_graph_that_keeps_is_not_one_that_downloads() {
     for &device in devices() {
