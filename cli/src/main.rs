@@ -2,16 +2,15 @@
 //!
 //! `command` parses the command line (`args`). `tokens`, `augment`, `process`, `train`, `predict`
 //! `devices` and `trace` are subcommands. `tokens` finds the photographs (`inputs`), decodes them
-//! (`photos`), computes the results (`engine`), draws which patches got tokens (`heatmap`), writes
-//! files that are either whole or absent (`output`) and reports what it did (`report`). `devices`
-//! lists the devices. `launch` runs a program as several ranks. `trace` reads logs of calls.
+//! (`photos`), computes the results (`engine`), writes files that are either whole or absent
+//! (`output`) and reports what it did (`report`). `devices` lists the devices. `launch` runs a
+//! program as several ranks. `trace` reads logs of calls.
 
 mod args;
 mod augment;
 mod command;
 mod devices;
 mod engine;
-mod heatmap;
 mod inputs;
 #[cfg(feature = "ranks")]
 mod launch;

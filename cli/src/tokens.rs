@@ -15,10 +15,9 @@ use thalweg_vision::{Head, Image, Query, TokenSet};
 use crate::args::{Profile, TokensArgs};
 use crate::engine::{self, Engine, Outcome};
 use crate::inputs::{Gathered, Input, gather};
-use crate::output::say;
+use crate::output::{self, say};
 use crate::photos::{Photos, Pixels, download};
 use crate::report::{Decoded, Done, FORMAT_VERSION, Failure, Report, parameters, say_failures, summary};
-use crate::{heatmap, output};
 
 /// Runs the subcommand. An error stops the run. Failures of single images are listed, and give exit
 /// code 1.
@@ -208,7 +207,7 @@ fn write(args: &TokensArgs, device: Device, input: &Input, photo: &Photo, outcom
     }
     let mut picture = None;
     if let (Outcome::Tokens(set), Some(path), Some(image)) = (outcome, input.heatmap(args), &photo.image) {
-        picture = Some(heatmap::png(image, set, &args.params().sides)?);
+        picture = Some(set.heatmap_png(image, &args.params()).map_err(|e| e.to_string())?);
         heatmap = Some(path);
     }
     let picture = heatmap.as_deref().zip(picture.as_deref());

@@ -3,8 +3,9 @@
 //!
 //! The batch has the given files in turn. Each time is the median of 15 runs by the host's clock:
 //! reading the headers and copying the coded data into page-locked memory, then everything on the
-//! device, the upload included, and then both, where the host reads a batch while the device
-//! decodes the one before. `decode returns after` is the host's time to enqueue.
+//! device, the upload included, both one after the other, and then both at once: the host reads a
+//! batch while the device decodes the one before. `decode returns after` is the host's time to
+//! enqueue.
 //! `RAYON_NUM_THREADS` sets the threads that read. With `--read` before BATCH, it only reads.
 //! Without arguments, it decodes a golden file 4 times and says so: CI runs it like this.
 
@@ -39,7 +40,8 @@ fn main() -> Result<(), Error> {
     let device = Device::best()?;
     let stream = device.stream::<Decode>()?;
     let mut decoder = Decoder::new(device);
-    let (mut host, [mut enqueue, mut on_device, mut together]) = (Vec::new(), [const { Vec::new() }; 3]);
+    let (mut host, mut one_call, [mut enqueue, mut on_device, mut together]) =
+        (Vec::new(), Vec::new(), [const { Vec::new() }; 3]);
     let mut pixels = 0.0;
     for run in 0..RUNS + 3 {
         let start = Instant::now();
@@ -57,6 +59,7 @@ fn main() -> Result<(), Error> {
         if run >= 3 {
             enqueue.push(enqueued);
             on_device.push(after.elapsed());
+            one_call.push(start.elapsed());
         }
         let size = |i| images.image(i).map(|image| f64::from(image.height) * f64::from(image.width));
         pixels = (0..images.len()).map(|i| size(i).expect("the file is decoded")).sum();
@@ -96,7 +99,11 @@ fn main() -> Result<(), Error> {
     }
     println!("{:.1} MPix, {:.3} bytes a pixel", pixels / 1e6, bytes as f64 / pixels);
     println!("decode returns after {:.1} us", 1e6 * median(enqueue));
-    for (what, times) in [("device with upload", on_device), ("reading and device at once", together)] {
+    for (what, times) in [
+        ("device with upload", on_device),
+        ("reading, then the device", one_call),
+        ("reading and device at once", together),
+    ] {
         let time = median(times);
         println!(
             "{what} {:.2} ms: {:.0} images/s, {:.2} GPix/s, {:.2} GB/s compressed",

@@ -206,8 +206,14 @@ impl PtxBuilder {
         let work = absolute(&self.work_dir.clone().unwrap_or_else(|| default_work_dir(out_dir())))?;
         let scratch = Scratch::new(&work)?;
         let sysroot = self.core(&compiler, &work, &scratch.0)?;
+        // What the crate depends on is compiled once. A build takes the files of the one before
+        // away, so that no other build has them meanwhile, and puts them back.
+        let id = format!("{} {} {}", compiler.name(), self.flags_line(), krate.display());
+        let kept = work.join(format!("kernels-{:032x}", ptx::fingerprint(id.as_bytes())));
         let target_dir = scratch.0.join("kernels");
-        let asm = scratch.0.join("kernels.s");
+        if fs::rename(&kept, &target_dir).is_ok() {
+            forget(&target_dir)?;
+        }
         let mut cargo = compiler.cargo(["rustc", "--lib", "--crate-type=staticlib"], &manifest, &target_dir);
         let mut flags = self.rustc_flags();
         flags.push("--sysroot".into());
@@ -216,16 +222,17 @@ impl PtxBuilder {
         if let Some(features) = &self.features {
             cargo.args(["--no-default-features", "--features", features]);
         }
-        let mut emit = OsString::from("--emit=asm=");
-        emit.push(&asm);
-        cargo.arg("--").arg(emit);
-        let warnings = compiler::run(&mut cargo)?;
-        if !warnings.is_empty() {
-            eprintln!("{warnings}");
-        }
-
-        let text = fs::read_to_string(&asm).at(&asm)?;
-        let sources = sources(&target_dir, &krate, &work)?;
+        cargo.args(["--", "--emit=asm"]);
+        let made = compiler::run(&mut cargo).and_then(|warnings| {
+            if !warnings.is_empty() {
+                eprintln!("{warnings}");
+            }
+            let found = assembly(&target_dir.join(TRIPLE).join("release"))?;
+            let path = found.first().cloned().unwrap_or_else(|| target_dir.join("kernels.s"));
+            Ok((fs::read_to_string(&path).at(&path)?, sources(&target_dir, &krate, &work)?))
+        });
+        _ = fs::rename(&target_dir, &kept); // unless another build did
+        let (text, sources) = made?;
         PtxFile::checked(&text, compiler.name(), &self.target, &self.flags_line(), sources, self.reports)
     }
 
@@ -483,6 +490,34 @@ fn sources(target_dir: &Path, krate: &Path, work: &Path) -> Result<Vec<SourceFil
     paths.dedup();
     let relative = paths.iter().map(|path| relative(path, krate));
     relative.map(|path| SourceFile::read(krate, &path)).collect()
+}
+
+/// Removes the PTX of the build before, and what makes cargo believe that it is up to date: cargo
+/// compares times, and only what a crate depends on is left to that.
+fn forget(target_dir: &Path) -> Result<(), Error> {
+    let release = target_dir.join(TRIPLE).join("release");
+    for path in assembly(&release)? {
+        fs::remove_file(&path).at(&path)?;
+        // The file has the name of the library and a hash, which the directory of its fingerprint
+        // ends with, too.
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let Some((_, hash)) = name.rsplit_once('-') else { continue };
+        let all = release.join(".fingerprint");
+        for entry in fs::read_dir(&all).at(&all)? {
+            let entry = entry.at(&all)?;
+            if entry.file_name().to_string_lossy().ends_with(hash) {
+                fs::remove_dir_all(entry.path()).at(&entry.path())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the files of PTX that a build left.
+fn assembly(release: &Path) -> Result<Vec<PathBuf>, Error> {
+    let mut found = files(&release.join("deps"))?;
+    found.retain(|path| path.extension().is_some_and(|e| e == "s"));
+    Ok(found)
 }
 
 /// Returns the source files that the lists (`*.d`) in a directory name.

@@ -93,6 +93,44 @@ fn ptx_has_entries_and_a_header_and_does_not_depend_on_the_directory() {
 }
 
 #[test]
+fn a_second_build_compiles_the_crate_and_not_what_it_depends_on() {
+    let fixture = Fixture::new("second");
+    let work = tmp().join("work of a second build");
+    _ = fs::remove_dir_all(&work);
+    let build = || fixture.builder().work_dir(&work).build();
+    let compiled = |name: &str| {
+        let kept = fs::read_dir(&work).unwrap().map(|entry| entry.unwrap().path());
+        let kept: Vec<_> =
+            kept.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("kernels")).collect();
+        let [kept] = &kept[..] else { panic!("{kept:?}") };
+        let deps = fs::read_dir(kept.join("nvptx64-nvidia-cuda/release/deps")).unwrap().map(|entry| entry.unwrap());
+        let found: Vec<_> = deps.filter(|file| file.file_name().to_string_lossy().starts_with(name)).collect();
+        found.iter().map(|file| file.metadata().unwrap().modified().unwrap()).max().unwrap()
+    };
+    let first = build().unwrap();
+    let (dependency, own) = (compiled("libfixture_dep"), compiled("fixture_kernels"));
+    // The time of the file stays, as in a copy that keeps times.
+    let file = fixture.krate().join("src/lib.rs");
+    let time = fs::metadata(&file).unwrap().modified().unwrap();
+    fixture.edit("src/lib.rs", |text| text.replace("fn saxpy(", "fn saxpy2("));
+    fs::File::options().append(true).open(&file).unwrap().set_modified(time).unwrap();
+    let second = build().unwrap();
+    assert!(second.entries.contains(&"saxpy2".into()) && second.sources != first.sources, "{:?}", second.entries);
+    assert!(compiled("libfixture_dep") == dependency && compiled("fixture_kernels") > own);
+
+    // After a mistake, and after a change of the manifest, which gives the files another name.
+    fixture.edit("src/lib.rs", |text| text + "mistake");
+    build().unwrap_err();
+    fixture.edit("src/lib.rs", |text| text.replace("mistake", "").replace("fn saxpy2(", "fn saxpy("));
+    fixture.edit("Cargo.toml", |text| text.replace("version = \"0.0.0\"", "version = \"0.0.1\""));
+    let third = build().unwrap();
+    assert_eq!(third.entries, first.entries);
+    // A change of what it depends on is seen.
+    fixture.edit("dep/src/lib.rs", |text| text.replace("entry_of_a_dependency", "another_entry"));
+    assert!(build().unwrap().entries.contains(&"another_entry".into()));
+}
+
+#[test]
 fn a_newer_target_is_named() {
     let ptx = Fixture::new("sm_90").builder().target("sm_90").build().unwrap();
     assert_eq!(ptx.target, "sm_90");

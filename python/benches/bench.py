@@ -134,10 +134,14 @@ def games(iterations: int, milliseconds: float) -> None:
 
 
 def hand_over() -> None:
-    """What a hand-over costs beyond `torch.empty` and the copy: 64 calls behind a busy stream, so the host enqueues."""
+    """What a call costs beyond `torch.empty` and the launch: 64 calls behind a busy stream, so the host enqueues."""
     image = thalweg.decode_jpeg(files_4k(None, 1, (48, 64))[0], device="cuda")
     place = thalweg._core._open("cuda:0", "torch")
-    like = torch.empty(image.shape, dtype=torch.uint8, device="cuda")
+    shape = list(image.shape)
+    like = torch.empty(shape, dtype=torch.uint8, device="cuda")
+    expected = image.numpy().copy()
+    assert (image._into(place, None).cpu().numpy() == expected).all()
+    assert (place._filled(shape, 7).cpu() == 7).all()
 
     def host(run: Callable[[], Any]) -> float:
         took = []
@@ -151,11 +155,19 @@ def hand_over() -> None:
         wait()
         return 1e6 * statistics.median(took)
 
-    whole = host(lambda: image._into(place, None))
-    empty = host(lambda: torch.empty(image.shape, dtype=torch.uint8, device="cuda"))
-    copy = host(lambda: like.copy_(like))
-    row("made ahead, into a tensor of torch: whole call", f"{whole:.1f} us (torch.empty {empty:.1f}, torch's copy {copy:.1f})")
-    row("made ahead, beyond torch.empty and the copy", f"{whole - empty - copy:.1f} us")
+    def empty() -> tuple[torch.Tensor, int, int]:
+        return tt._empty(shape, "uint8", "cuda:0", None)
+
+    tensor, address, _ = empty()
+    alone = host(lambda: torch.empty(shape, dtype=torch.uint8, device="cuda"))
+    row("`torch.empty`; with the stream and the address", f"{alone:.1f} us; {host(empty):.1f} us")
+    for name, run, launch in (
+        ("work on the consumer's stream", lambda: place._filled(shape, 7), lambda: like.zero_()),
+        ("made ahead", lambda: image._into(place, None), lambda: like.copy_(like)),
+    ):
+        whole, launched = host(run), host(launch)
+        row(f"{name}: whole call; the same launch by torch", f"{whole:.1f} us; {launched:.1f} us")
+        row(f"{name}, beyond torch.empty and the launch", f"{whole - alone - launched:.1f} us")
 
 
 def decoding(files: list[bytes]) -> None:
@@ -173,18 +185,33 @@ def loop(files: list[bytes], count: int) -> None:
         for i in range(count):
             paths.append(os.path.join(folder, f"{i}.jpg"))
             pathlib.Path(paths[-1]).write_bytes(files[i % len(files)])
-        for name, transform in (("pixels", None), ("tokens", tt.Pipeline()), ("augmented to 224", tt.Augment(224))):
+        for name, transform in (
+            ("pixels", None),
+            ("tokens", tt.Pipeline()),
+            ("augmented to 224", tt.Augment(224)),
+            ("inputs of Qwen2.5-VL in bf16", tt.ImageProcessor.qwen2_5_vl(dtype="bfloat16")),
+        ):
             with tt.Loader(paths, batch_size=8, labels=None, transform=transform) as loader:
-                for _ in loader:  # the first epoch fills the pools
-                    pass
-                begin, seen = time.perf_counter(), 0
-                for batch in loader:
-                    x = batch.tokens.tokens if batch.tokens else batch.images
-                    total = x[0].sum() if isinstance(x, list) else x.sum()
-                    seen += len(batch)
-                wait()
+                rates = []
+                for _ in range(6):  # the first epoch fills the pools and loads the kernels
+                    wait()
+                    begin, seen = time.perf_counter(), 0
+                    for batch in loader:
+                        seen += len(batch)
+                        total = consume(batch)
+                    wait()
+                    rates.append(seen / (time.perf_counter() - begin))
                 assert torch.isfinite(total.float())
-                row(f"4K files into a torch loop, {name}", f"{seen / (time.perf_counter() - begin):.0f} images/s")
+                row(f"4K files into a torch loop, {name}", f"{statistics.median(rates[1:]):.0f} images/s")
+
+
+def consume(batch: Any) -> torch.Tensor:
+    """A little work on what a batch has."""
+    if batch.tokens is not None:
+        return batch.tokens.tokens[0].sum()
+    if batch.inputs is not None:
+        return batch.inputs["pixel_values"][0].sum()
+    return batch.images[0].sum()
 
 
 def processors(files: list[bytes]) -> None:

@@ -89,6 +89,13 @@ impl Place {
         place_of(self.device)
     }
 
+    /// Fills a new tensor of bytes: the smallest work there is, for tests and benchmarks of the
+    /// hand-over.
+    #[pyo3(signature = (shape, value, stream=None))]
+    fn _filled(&self, py: Python<'_>, shape: Vec<usize>, value: u8, stream: Option<usize>) -> PyResult<Py<PyAny>> {
+        Ok(self.run(py, stream, &shape, Dtype::U8, Filled(value))?.0)
+    }
+
     /// The number of the GPU that no reordering changes.
     #[getter]
     fn uuid(&self) -> Option<[u8; 16]> {
@@ -199,6 +206,16 @@ impl Place {
             let numbers = s.read_blocking(Words::<T>::read(&memory, len)?).map_err(of_device)?;
             Ok((Tensor::host(Memory::new(T::host(numbers)), shape, dtype), output))
         })
+    }
+}
+
+/// Bytes of one value.
+struct Filled(u8);
+
+impl Job<u8> for Filled {
+    type Output = ();
+    fn enqueue<S: LiveBrand>(self, stream: &Stream<S>, to: &mut DeviceSlice<S, u8>) -> PyResult<()> {
+        stream.fill(to, self.0).map_err(of_device)
     }
 }
 

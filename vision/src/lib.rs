@@ -15,8 +15,9 @@
 //! images that are on the device, on your stream. [`kernels`] has the launchers that these two use,
 //! and those that write the planes. [`arr_coc_0_1`] computes what the published PyTorch project of
 //! that version computes. With the feature `augment`, the module of that name changes images at
-//! random, for training. `docs/spec.md` of the repository defines the numbers, exactly enough that
-//! another implementation agrees.
+//! random, for training. With `heatmap`, a [`TokenSet`] draws its allocation over the image.
+//! `docs/spec.md` of the repository defines the numbers, exactly enough that another implementation
+//! agrees.
 //!
 //! ```
 //! use thalweg::{Device, Size};
@@ -38,6 +39,8 @@ pub mod augment;
 mod block_on;
 mod error;
 mod frame;
+#[cfg(feature = "heatmap")]
+mod heatmap;
 mod options;
 mod params;
 mod pipeline;

@@ -6,6 +6,7 @@ mod accuracy;
 mod augment;
 mod batch;
 mod golden;
+mod heatmap;
 mod kernels;
 mod query;
 mod reference_golden;

@@ -10,7 +10,9 @@ use std::ops::RangeInclusive;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::imageops::{self, FilterType as Resample};
 use image::{ExtendedColorType, ImageBuffer, ImageEncoder, Rgb, RgbImage};
-use thalweg_vision::{Image, TokenSet};
+use thalweg::{Error, Result, Size};
+
+use crate::{Image, TokenParams, TokenSet};
 
 mod lettering;
 
@@ -28,22 +30,64 @@ const MUTED: [f32; 3] = [0.56, 0.58, 0.61];
 /// The brightness of a patch without tokens, as a factor.
 const DIMMED: f32 = 0.4;
 
-/// Draws the picture and encodes it as PNG.
-pub(crate) fn png(image: &Image, set: &TokenSet, sides: &RangeInclusive<u32>) -> Result<Vec<u8>, String> {
-    let picture = draw(image, set, sides).ok_or("the heatmap does not fit in memory")?;
-    let mut bytes = Vec::new();
-    PngEncoder::new_with_quality(&mut bytes, CompressionType::Fast, FilterType::Adaptive)
-        .write_image(picture.as_raw(), picture.width(), picture.height(), ExtendedColorType::Rgb8)
-        .map_err(|e| format!("cannot encode the heatmap: {e}"))?;
-    Ok(bytes)
+impl TokenSet {
+    /// Returns the image with the allocation drawn over it, as a PNG file. Patches without tokens
+    /// are dim, and the color and the lattice of the others say how many tokens they have. A bar
+    /// below is the scale. `image` and `params` are those that the tokens were made from.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`]: the image has another size than the tokens' image, a parameter is out
+    /// of its range, or the sides are not those of a grid of patches, each at most the largest of
+    /// `params`.
+    ///
+    /// ```
+    /// use thalweg::Device;
+    /// use thalweg_vision::{Image, Pipeline, TokenParams};
+    ///
+    /// let params = TokenParams::default();
+    /// let pixels = (0..3 * 48 * 64).map(|i| (i * i % 251) as u8).collect::<Vec<_>>();
+    /// let image = || Image::new(48, 64, pixels.clone());
+    /// let tokens = Pipeline::new(Device::cpu()?, params.clone())?.run(&[image()?]).remove(0)?;
+    /// let png = tokens.heatmap_png(&image()?, &params)?;
+    /// assert!(png.starts_with(b"\x89PNG"));
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    pub fn heatmap_png(&self, image: &Image, params: &TokenParams) -> Result<Vec<u8>> {
+        params.validate()?;
+        let refuse = |name, given, expected| Err(Error::Parameter { name, given, expected });
+        let (size, expected) = (image.size(), Size::new(self.height, self.width));
+        if size != expected {
+            return refuse("image size", size.to_string(), format!("{expected}, as the tokens' image"));
+        }
+        let grid = [self.height, self.width].map(|side| side.div_ceil(self.patch.max(1)));
+        let most = *params.sides.end() as i32;
+        if self.patch == 0
+            || self.grid != Size::from(grid)
+            || self.sides.len() != grid[0] as usize * grid[1] as usize
+            || self.sides.iter().any(|side| !(0..=most).contains(side))
+        {
+            let given = format!("{} sides of patches of {} pixels", self.sides.len(), self.patch);
+            return refuse("tokens", given, format!("a side of 0 to {most} for each patch of {expected} pixels"));
+        }
+        let picture = draw(image, self, &params.sides);
+        let mut bytes = Vec::new();
+        PngEncoder::new_with_quality(&mut bytes, CompressionType::Fast, FilterType::Adaptive)
+            .write_image(picture.as_raw(), picture.width(), picture.height(), ExtendedColorType::Rgb8)
+            .map_err(|error| Error::Parameter {
+                name: "heatmap",
+                given: error.to_string(),
+                expected: "a picture that PNG can hold".into(),
+            })?;
+        Ok(bytes)
+    }
 }
 
-fn draw(image: &Image, set: &TokenSet, sides: &RangeInclusive<u32>) -> Option<RgbImage> {
+fn draw(image: &Image, set: &TokenSet, sides: &RangeInclusive<u32>) -> RgbImage {
     let (height, width) = (image.height(), image.width());
     let scale = scale(height, width, set.patch, *sides.end());
     let resized = |side: u32| ((f64::from(side) * scale).round() as u32).max(1);
     let (h, w) = (resized(height), resized(width));
-    let photo = ImageBuffer::<Rgb<u8>, &[u8]>::from_raw(width, height, image.rgb())?;
+    let photo = ImageBuffer::<Rgb<u8>, &[u8]>::from_raw(width, height, image.rgb()).expect("an image has its bytes");
     let photo = if scale < 1.0 {
         imageops::thumbnail(&photo, w, h)
     } else {
@@ -67,7 +111,7 @@ fn draw(image: &Image, set: &TokenSet, sides: &RangeInclusive<u32>) -> Option<Rg
         picture.put_pixel(left + x, y, byte(shade(color, at, scale, set, &used)));
     }
     legend.draw(&mut picture, h, set, &used);
-    Some(picture)
+    picture
 }
 
 /// Returns the number of picture pixels per pixel of the photograph.
