@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
-use thalweg::{Device, DeviceBuffer, DeviceSlice, Error, Event, On, stream_tags};
+use thalweg::{Device, DeviceBuffer, DeviceSlice, Error, Event, ForeignStream, On, beside_captures, stream_tags};
 use thalweg_vision::kernels::{self, BatchTable, RelevanceMut};
 
 /// Counts heap allocations, to show whether the steady path makes any.
@@ -253,6 +253,68 @@ fn main() -> Result<(), Error> {
         || a.copy_to_device(&host, &mut device).expect("the device works"),
     ));
 
+    // Memory of other code, lent to its stream for one call, as the Python package does.
+    let mut theirs: sys::CUstream = null_mut();
+    let mut memory = 0;
+    // SAFETY: Each call writes one handle or address to a local variable.
+    unsafe {
+        check(sys::cuStreamCreate(&mut theirs, sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32));
+        check(sys::cuMemAlloc_v2(&mut memory, 4096));
+    }
+    let borrow = || {
+        beside_captures(|| {
+            // SAFETY: The stream exists until the process ends, and nobody captures it.
+            let theirs = unsafe { ForeignStream::from_raw(gpu, theirs.cast()) }?;
+            assert!(!theirs.is_capturing()?);
+            // SAFETY: The memory has 4096 bytes, exists until the process ends, and only this
+            // stream uses it.
+            theirs.enter(|s| s.fill(unsafe { s.borrow::<u8>(memory, 4096) }?, 7))
+        })
+    };
+    borrow()?;
+    let wait = || {
+        // SAFETY: The stream exists until the process ends.
+        check(unsafe { sys::cuStreamSynchronize(theirs) });
+    };
+    rows.push(compare(
+        "fill, foreign memory and stream",
+        wait,
+        // SAFETY: The memory has 4096 bytes, and it and the stream exist until the process ends.
+        || check(unsafe { sys::cuMemsetD8Async(memory, 7, 4096, theirs) }),
+        || borrow().expect("the device works"),
+    ));
+    let made = a.upload_blocking(&[3u8; 4096])?;
+    let mut made = Some(a.record(made)?);
+    let mut copy = || {
+        beside_captures(|| {
+            // SAFETY: The stream exists until the process ends, and nobody captures it.
+            let theirs = unsafe { ForeignStream::from_raw(gpu, theirs.cast()) }?;
+            assert!(!theirs.is_capturing()?);
+            theirs.enter(|s| {
+                // SAFETY: The memory has 4096 bytes, exists until the process ends, and only this
+                // stream uses it.
+                let to = unsafe { s.borrow::<u8>(memory, 4096) }?;
+                let from = s.wait(made.take().expect("put back"))?;
+                s.copy(&from, to)?;
+                made = Some(s.record(from)?);
+                Ok::<_, Error>(())
+            })
+        })
+    };
+    copy()?;
+    let from = device.device_ptr();
+    rows.push(compare(
+        "copy made ahead to foreign memory",
+        wait,
+        // SAFETY: Both have 4096 bytes, and they, the event and the stream exist until `main` ends.
+        || unsafe {
+            check(sys::cuStreamWaitEvent(theirs, event, 0));
+            check(sys::cuMemcpyDtoDAsync_v2(memory, from, 4096, theirs));
+            check(sys::cuEventRecord(event, theirs));
+        },
+        || copy().expect("the device works"),
+    ));
+
     // Allocation and free, both in stream order.
     rows.push(compare(
         "alloc + free, 1 MiB",
@@ -271,11 +333,11 @@ fn main() -> Result<(), Error> {
 
     let driver = gpu.driver_version().unwrap_or_default();
     println!("{}, driver for CUDA {driver}; median of {BATCHES} batches of {OPERATIONS}", gpu.name());
-    println!("{:<30} {:>10} {:>10} {:>7} {:>12}", "operation", "raw", "thalweg", "ratio", "allocations");
+    println!("{:<34} {:>10} {:>10} {:>7} {:>12}", "operation", "raw", "thalweg", "ratio", "allocations");
     for Row { name, raw, typed, allocations } in &rows {
         let ratio = typed.as_secs_f64() / raw.as_secs_f64();
         println!(
-            "{name:<30} {:>7.0} ns {:>7.0} ns {ratio:>6.2}x {allocations:>12.3}",
+            "{name:<34} {:>7.0} ns {:>7.0} ns {ratio:>6.2}x {allocations:>12.3}",
             raw.as_secs_f64() * 1e9,
             typed.as_secs_f64() * 1e9,
         );

@@ -40,16 +40,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         "Goes from a folder of photographs to the input of a model on the device.",
         &[("FOLDER", "JPEG, PNG and WebP files (default: assets/photos)")],
         &[
-            ("--model MODEL", "qwen (Qwen2.5-VL, the default), naflex or siglip"),
+            ("--model MODEL", "qwen (Qwen2.5-VL, the default), naflex, siglip, or none to decode and upload only"),
             ("--batch N", "the photographs of a batch (default: 8)"),
             ("--images N", "take the files in turn until there are so many (default: each once)"),
             TIMELINE,
         ],
     );
     let processor = match line.text("--model").unwrap_or("qwen") {
-        "qwen" => Processor::qwen2_5_vl(),
-        "naflex" => Processor::siglip2_naflex(256)?,
-        "siglip" => Processor::siglip(384)?,
+        "qwen" => Some(Processor::qwen2_5_vl()),
+        "naflex" => Some(Processor::siglip2_naflex(256)?),
+        "siglip" => Some(Processor::siglip(384)?),
+        "none" => None,
         other => refuse(&format!("--model cannot be `{other}`")),
     };
     let assets = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/photos");
@@ -69,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .with_upload_streams(3)
         .with_timeline(timeline.clone());
     let mut loader = Loader::new(device, Source::files(&files, read_photo), options.clone())?;
-    let mut run = Run { stream: device.stream()?, processor: DeviceProcessor::new(processor), timeline };
+    let mut run = Run { stream: device.stream()?, processor: processor.map(DeviceProcessor::new), timeline };
     run.check(device, &files, options)?;
 
     // The first time does not count: memory is allocated, kernels are loaded, and files come into
@@ -80,7 +81,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     let done = run.epoch(&mut loader)?;
     let rate = done as f64 / start.elapsed().as_secs_f64();
-    println!("{}: {done} photographs, {rate:.0} a second from files to pixel_values", device.name());
+    let goal = if run.processor.is_some() { "pixel_values" } else { "pixels" };
+    println!("{}: {done} photographs, {rate:.0} a second from files to {goal}", device.name());
     println!("{}", loader.stats());
     if let Some(path) = line.timeline() {
         let trace = run.timeline.finish()?;
@@ -92,22 +94,27 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 struct Run {
     stream: Stream<Process>,
-    processor: DeviceProcessor<bf16>,
+    processor: Option<DeviceProcessor<bf16>>,
     timeline: Timeline,
 }
 
 impl Run {
     /// Enqueues the work that makes the input of a model from a batch of the loader.
-    fn process(&mut self, batch: &BatchOn<Process, PathBuf>) -> thalweg_processor::Result<Event<ModelInputs<bf16>>> {
+    fn process(
+        &mut self,
+        batch: &BatchOn<Process, PathBuf>,
+    ) -> thalweg_processor::Result<Option<Event<ModelInputs<bf16>>>> {
+        let Some(processor) = &mut self.processor else { return Ok(None) };
         let image = |(range, size): (std::ops::Range<usize>, &thalweg::Size)| DeviceImage {
             start: range.start,
             height: size.height,
             width: size.width,
         };
         let images: Vec<_> = byte_ranges(&batch.sizes).into_iter().zip(&batch.sizes).map(image).collect();
-        let (stream, processor) = (&self.stream, &mut self.processor);
+        let stream = &self.stream;
         self.timeline
             .span(stream, Activity::Compute, "process", || Ok(processor.process(stream, &batch.rgb, &images)))?
+            .map(Some)
     }
 
     /// Processes all batches of an epoch, and returns the number of images.
@@ -123,19 +130,29 @@ impl Run {
                 Err(error) => return Err(error.into()),
             };
             done += batch.sizes.len();
-            under_way.push_back(self.process(&batch)?);
+            under_way.extend(self.process(&batch)?);
             loader.recycle(self.stream.record(batch)?);
             if under_way.len() > AHEAD
                 && let Some(inputs) = under_way.pop_front()
             {
                 // A model would take them here.
-                self.processor.recycle(Event::ready(inputs.synchronize()?));
+                self.recycle(inputs)?;
             }
         }
         for inputs in under_way {
-            self.processor.recycle(Event::ready(inputs.synchronize()?));
+            self.recycle(inputs)?;
         }
+        self.stream.synchronize()?;
         Ok(done)
+    }
+
+    /// Waits for inputs, and gives their memory to later ones.
+    fn recycle(&mut self, inputs: Event<ModelInputs<bf16>>) -> thalweg::Result<()> {
+        let inputs = Event::ready(inputs.synchronize()?);
+        if let Some(processor) = &mut self.processor {
+            processor.recycle(inputs);
+        }
+        Ok(())
     }
 
     /// Compares the first batch with the host's path.
@@ -148,14 +165,14 @@ impl Run {
         let mut next =
             || loaders.next().ok_or("two loaders")??.next().ok_or("no batch")?.map_err(Box::<dyn Error>::from);
         let batch = self.stream.wait(next()?)?;
-        let made = self.process(&batch)?;
+        let (Some(made), Some(processor)) = (self.process(&batch)?, &self.processor) else { return Ok(()) };
         let made = self.stream.wait(made)?;
         let numbers = self.stream.read_blocking(&made.pixel_values)?;
         let host = next()?.synchronize()?;
         let view =
             |i: usize| RgbImage { height: host.sizes[i].height, width: host.sizes[i].width, rgb: host.pixels(i) };
         let views: Vec<_> = (0..host.len()).map(view).collect();
-        let expected = self.processor.processor().process::<bf16>(&views)?;
+        let expected = processor.processor().process::<bf16>(&views)?;
         assert!(expected.pixel_values == numbers, "the device computes other bits than the host");
         println!("{} photographs are equal to the host's path in every bit", views.len());
         Ok(())

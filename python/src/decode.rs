@@ -168,8 +168,9 @@ impl Job<u8> for OnDevice {
     }
 }
 
-/// The most pixels that one call of the decoder takes, so that its own memory stays small.
-const MOST_PIXELS: usize = 1 << 29;
+/// The most pixels that one call of the decoder takes. The host reads the files of the next call
+/// while the device decodes, and the decoder needs less memory of its own.
+const MOST_PIXELS: usize = 1 << 27;
 
 impl OnDevice {
     /// The bytes of an image.

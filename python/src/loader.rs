@@ -267,7 +267,7 @@ impl Loader {
             .with_prefetch(prefetch)
             .with_decode_threads(threads)
             .with_skip_errors(skip_errors)
-            .with_upload_streams(if place.device.kind() == DeviceKind::Cuda { 2 } else { 1 })
+            .with_upload_streams(if place.device.kind() == DeviceKind::Cuda { 3 } else { 1 })
             .with_decode(decode.parse::<DecodeBackend>().map_err(of_device)?)
             .with_pinned_budget(pinned_budget.unwrap_or(usize::MAX));
         let on_host = host && place.device.kind() == DeviceKind::Cpu;

@@ -11,8 +11,9 @@
 use std::ffi::c_void;
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 use thalweg::{
     AnyStream, Device, DeviceCopy, DeviceKind, DeviceSlice, ForeignStream, LiveBrand, Stream, beside_captures,
 };
@@ -59,8 +60,7 @@ cells! {
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) device: Device,
-    /// `thalweg.torch`, which allocates.
-    framework: Option<Py<PyAny>>,
+    framework: Option<Framework>,
 }
 
 /// Opens the device that a text names, or the best one.
@@ -80,7 +80,9 @@ impl Place {
     #[new]
     #[pyo3(signature = (device=None, framework=None))]
     fn new(py: Python<'_>, device: Option<&str>, framework: Option<Py<PyAny>>) -> PyResult<Self> {
-        Ok(Self { device: open(py, device)?, framework })
+        let device = open(py, device)?;
+        let framework = framework.map(|module| Framework::new(module.bind(py), device)).transpose()?;
+        Ok(Self { device, framework })
     }
 
     /// The device, as frameworks name it.
@@ -100,6 +102,61 @@ impl Place {
     #[getter]
     fn uuid(&self) -> Option<[u8; 16]> {
         self.device.uuid()
+    }
+}
+
+/// The functions of a framework that allocates. They are called without a frame of Python between,
+/// which would take as long as the rest of a hand-over.
+#[derive(Debug)]
+struct Framework {
+    empty: Py<PyAny>,
+    /// The class of all tensors with memory of their own.
+    tensor: Py<PyAny>,
+    /// The keywords of `empty` for each dtype.
+    keywords: Py<PyDict>,
+    /// Returns the handle of the stream that new tensors belong to, on a GPU.
+    current_stream: Option<Py<PyAny>>,
+    /// Allocates for another stream.
+    on_stream: Py<PyAny>,
+}
+
+impl Framework {
+    fn new(module: &Bound<'_, PyAny>, device: Device) -> PyResult<Self> {
+        let allocator = module.call_method1("_Allocator", (place_of(device),))?;
+        Ok(Self {
+            empty: allocator.getattr("empty")?.unbind(),
+            tensor: allocator.getattr("tensor")?.unbind(),
+            keywords: allocator.getattr("keywords")?.extract()?,
+            current_stream: allocator.getattr("current_stream")?.extract()?,
+            on_stream: allocator.getattr("on_stream")?.unbind(),
+        })
+    }
+
+    /// Returns a new tensor of a stream, its address, and the handle of the stream.
+    fn allocate<'py>(
+        &self,
+        py: Python<'py>,
+        shape: &[usize],
+        dtype: Dtype,
+        stream: Option<usize>,
+    ) -> PyResult<(Bound<'py, PyAny>, u64, usize)> {
+        let shape = PyTuple::new(py, shape)?;
+        let (tensor, handle) = match (stream, &self.current_stream) {
+            (Some(stream), Some(_)) => (self.on_stream.bind(py).call1((shape, dtype.name(), stream))?, stream),
+            (stream, current) => {
+                let keywords = self.keywords.bind(py).as_any().get_item(dtype.name())?;
+                let tensor = self.empty.bind(py).call((shape,), Some(keywords.cast::<PyDict>()?))?;
+                let current = current.as_ref().map(|current| current.bind(py).call0()?.extract()).transpose()?;
+                (tensor, current.or(stream).unwrap_or(0))
+            }
+        };
+        if !tensor.get_type().is(&self.tensor) {
+            let kind = tensor.get_type().name()?;
+            let text = format!("torch.empty gave a {kind} without memory: leave the mode that does this");
+            return Err(PyTypeError::new_err(text));
+        }
+        let address = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
+        Ok((tensor, address, handle))
     }
 }
 
@@ -136,7 +193,10 @@ impl Place {
         let bytes = shape.iter().product::<usize>() * dtype.size();
         let len = bytes / size_of::<T>();
         match &self.framework {
-            Some(framework) => self.run_theirs(py, framework.bind(py), stream, shape, dtype, (len, job)),
+            Some(framework) => {
+                let memory = framework.allocate(py, shape, dtype, stream)?;
+                self.run_theirs(py, memory, (len, job))
+            }
             None if stream.is_some() => {
                 Err(PyValueError::new_err("stream= is of a framework: pass into=\"torch\", or leave it out"))
             }
@@ -151,16 +211,9 @@ impl Place {
     fn run_theirs<T: Cell, J: Job<T>>(
         &self,
         py: Python<'_>,
-        framework: &Bound<'_, PyAny>,
-        stream: Option<usize>,
-        shape: &[usize],
-        dtype: Dtype,
+        (tensor, address, handle): (Bound<'_, PyAny>, u64, usize),
         (len, job): (usize, J),
     ) -> PyResult<(Py<PyAny>, J::Output)> {
-        let device = self.device();
-        let arguments = (PyTuple::new(py, shape)?, dtype.name(), &device, stream);
-        let allocated = framework.call_method1("_empty", arguments)?;
-        let (tensor, address, handle): (Bound<'_, PyAny>, u64, usize) = allocated.extract()?;
         let theirs = Theirs { device: self.device, handle };
         let output = py.detach(|| {
             beside_captures(|| {

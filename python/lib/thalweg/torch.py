@@ -59,11 +59,6 @@ def _current_stream(index: int) -> int:
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _current_stream)
 
 
-@functools.lru_cache(maxsize=64)
-def _device(name: str) -> torch.device:
-    return torch.device(name)
-
-
 def _refuse_capture(stream: int | None) -> None:
     """Refuses a stream that captures a graph, by a question that the capture survives."""
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -78,22 +73,22 @@ def _refuse_capture(stream: int | None) -> None:
         )
 
 
-def _empty(shape: Sequence[int], dtype: str, device: str, stream: int | None) -> tuple[torch.Tensor, int, int]:
-    """A new tensor on a stream, its address, and the handle of the stream."""
-    where, kind = _device(device), _DTYPES[dtype]
-    if where.type == "cpu":
-        tensor, handle = torch.empty(shape, dtype=kind, device=where), stream or 0
-    elif stream is None:
-        tensor = torch.empty(shape, dtype=kind, device=where)
-        handle = _raw_stream(where.index)
-    else:
-        on = torch.cuda.ExternalStream(stream, device=where)  # type: ignore[no-untyped-call]
+class _Allocator:
+    """What the extension module calls for a tensor of PyTorch on one device, without a frame of Python between."""
+
+    def __init__(self, device: str) -> None:
+        where = torch.device(device)
+        self.empty = torch.empty
+        self.tensor = torch.Tensor
+        self.keywords: dict[str, dict[str, Any]] = {name: {"dtype": kind, "device": where} for name, kind in _DTYPES.items()}
+        self.current_stream = None if where.type == "cpu" else functools.partial(_raw_stream, where.index)
+
+    def on_stream(self, shape: Sequence[int], dtype: str, stream: int) -> torch.Tensor:
+        """A new tensor of a stream that is not PyTorch's current one."""
+        keywords = self.keywords[dtype]
+        on = torch.cuda.ExternalStream(stream, device=keywords["device"])  # type: ignore[no-untyped-call]
         with torch.cuda.stream(on):
-            tensor = torch.empty(shape, dtype=kind, device=where)
-        handle = stream
-    if type(tensor) is not torch.Tensor:
-        raise TypeError(f"torch.empty gave a {type(tensor).__name__} without memory: leave the mode that does this")
-    return tensor, tensor.data_ptr(), handle
+            return self.empty(shape, **keywords)
 
 
 def _view(
