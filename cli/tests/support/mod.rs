@@ -18,9 +18,14 @@ use image::{DynamicImage, ImageFormat, Rgb, RgbImage};
 use safetensors::{Dtype, SafeTensors};
 use tempfile::TempDir;
 
-/// Returns the command, ready for arguments.
+/// Returns the command, ready for arguments. `THALWEG_TEST_DEVICE` is the device of the tests that
+/// name none: a GPU takes half a second to start, hundreds of times.
 pub(crate) fn thalweg() -> Command {
-    Command::new(binary())
+    let mut command = Command::new(binary());
+    if let Some(device) = std::env::var_os("THALWEG_TEST_DEVICE") {
+        command.env("THALWEG_DEVICE", device);
+    }
+    command
 }
 
 pub(crate) fn binary() -> PathBuf {
