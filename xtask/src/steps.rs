@@ -8,6 +8,7 @@ mod ship;
 mod test;
 
 pub(crate) use ptx::update_ptx;
+pub(crate) use test::mutations;
 
 /// The number of shares of the slow steps. One of them is run each day.
 pub(crate) const SHARES: u64 = 4;
@@ -90,7 +91,7 @@ pub(crate) const STEPS: &[Step] = &[
     step(Group::Test, "trace", Some(2), 600, "tests of streams under the log's checker, and broken rules of the library, which it rejects", test::trace),
     step(Group::Test, "order", Some(0), 500, "loom and shuttle: calls of threads that overlap, and broken rules, on which both fail", test::order),
     step(Group::Test, "python", Some(3), 500, "the wheel of python/, tested in a fresh environment", test::python),
-    step(Group::Test, "builder", Some(3), 120, "tests of the PTX builder and of xtask", test::builder),
+    step(Group::Test, "builder", Some(3), 120, "tests of the PTX builder, of xtask and of the runner of mutations", test::builder),
     step(Group::Test, "hopper", Some(3), 300, "the f32 products for compute capability 9.0, checked", test::hopper),
     step(Group::Ship, "features", Some(3), 200, "each crate with each of its features alone", ship::features),
     step(Group::Ship, "licenses", Some(3), 20, "licenses and sources of dependencies", ship::licenses),

@@ -104,7 +104,7 @@ pub(crate) fn order() -> Result<(), String> {
 /// Tests the builder, and with it the kernels of the kernel vocabulary, whose PTX is built where
 /// there is a GPU and where it is asked for.
 pub(crate) fn builder() -> Result<(), String> {
-    line("cargo test --locked -p thalweg-ptx-builder -p xtask")?;
+    line("cargo test --locked -p thalweg-ptx-builder -p xtask -p mutations")?;
     let ptx = "cargo test --locked -p thalweg-simt --test main the_ptx_has_an_entry_for_each_instance";
     run(words(ptx).env("THALWEG_TEST_PTX", "1"))
 }
@@ -132,4 +132,9 @@ pub(crate) fn resize() -> Result<(), String> {
     let built = built()?;
     let resize = program(&built, "processor", "example", "resize")?;
     run(command(root().join(".ci/resize.py"), ".").arg(resize.get_program()))
+}
+
+/// Breaks the libraries on purpose, with the options of `tests/mutations`.
+pub(crate) fn mutations(options: &[&str]) -> Result<(), String> {
+    run(words("cargo run --quiet --locked --package mutations --").args(options))
 }
