@@ -23,13 +23,8 @@ fn small_disk(bench: &Bench) -> PathBuf {
     library
 }
 
-/// The last checkpoint before the disk was full is whole, and the run goes on from it.
-#[test]
-fn a_full_disk_at_a_checkpoint_leaves_the_last_one() {
-    let bench = Bench::new();
-    let library = small_disk(&bench);
-    fs::create_dir(bench.out()).unwrap();
-    let disk = fs::canonicalize(bench.out()).unwrap();
+/// Makes images to learn from.
+fn two_classes(bench: &Bench) -> PathBuf {
     let images = bench.input("images");
     for (class, shade) in [("dark", 20), ("light", 200)] {
         fs::create_dir_all(images.join(class)).unwrap();
@@ -38,6 +33,48 @@ fn a_full_disk_at_a_checkpoint_leaves_the_last_one() {
             fs::write(images.join(class).join(format!("{i}.png")), png(picture)).unwrap();
         }
     }
+    images
+}
+
+/// The run ends when the file is whole and in its place. No file of another name is left.
+#[test]
+fn a_signal_in_the_middle_of_a_file_ends_the_run_behind_it() {
+    let bench = Bench::new();
+    let library = small_disk(&bench);
+    fs::create_dir(bench.out()).unwrap();
+    let disk = fs::canonicalize(bench.out()).unwrap();
+    let images = two_classes(&bench);
+    let run = |command: &mut Command, bytes: usize, code: i32| {
+        command.env("LD_PRELOAD", &library).env("SMALL_DISK", &disk);
+        Run::of(command.env("SMALL_DISK_SIGNAL", "1").env("SMALL_DISK_BYTES", bytes.to_string())).expect(code, &[]);
+        let left = bench.results();
+        fs::remove_dir_all(&disk).unwrap();
+        fs::create_dir(&disk).unwrap();
+        left
+    };
+    let tokens = || {
+        let mut tokens = thalweg();
+        tokens.arg("tokens").args([photo("row.png"), photo("eye.png")]).args(["--budget=1024", "--out"]).arg(&disk);
+        tokens
+    };
+    assert_eq!(run(&mut tokens(), 1, 143), ["row.safetensors"]);
+    let train = || {
+        let mut train = thalweg();
+        train.arg("train").arg(&images).args(["--width", "16", "--heads", "2", "--depth", "1", "--epochs", "3"]);
+        train.arg("--out").arg(disk.join("model.safetensors"));
+        train
+    };
+    assert_eq!(run(&mut train(), 1, 143), ["model.safetensors"]);
+}
+
+/// The last checkpoint before the disk was full is whole, and the run goes on from it.
+#[test]
+fn a_full_disk_at_a_checkpoint_leaves_the_last_one() {
+    let bench = Bench::new();
+    let library = small_disk(&bench);
+    fs::create_dir(bench.out()).unwrap();
+    let disk = fs::canonicalize(bench.out()).unwrap();
+    let images = two_classes(&bench);
     let model = disk.join("model.safetensors");
     let run = |arguments: &[&str], bytes: usize| {
         Run::of(

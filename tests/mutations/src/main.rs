@@ -206,12 +206,11 @@ fn listed(tree: &Tree, tables: &table::Tables, options: &Options) -> Result<Chos
     let wanted: Vec<_> = tables
         .mutations
         .iter()
-        .enumerate()
-        .filter(|(_, it)| it.gpu == options.gpu && options.wants([&it.area, &it.name, &it.file]))
+        .filter(|it| it.gpu == options.gpu && options.wants([&it.area, &it.name, &it.file]))
         .collect();
     let (part, parts) = options.share.unwrap_or((0, 1));
-    for (at, mutation) in &wanted[wanted.len() * part / parts..wanted.len() * (part + 1) / parts] {
-        let number = *at as u32 + 1;
+    for mutation in &wanted[wanted.len() * part / parts..wanted.len() * (part + 1) / parts] {
+        let number = number(&mutation.name);
         let found = patch::find(&tree.text(&mutation.file)?, mutation, number)?;
         patches.entry(mutation.file.clone()).or_default().extend(found);
         cases.push(Case {
@@ -240,14 +239,20 @@ fn drawn(tree: &Tree, tables: &table::Tables, options: &Options, count: usize) -
     shuffle(&mut all, options.seed);
     all.truncate(count + count / 2 + 5);
     let (mut cases, mut patches) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
-    for (at, (source, made)) in all.into_iter().enumerate() {
-        let number = at as u32 + 1;
+    for (source, made) in all {
+        let number = number(&made.name);
         patches.entry(source.file.clone()).or_default().push(made.patch(number));
         let equivalent = tables.equivalents.iter().find(|it| it.0 == made.name).map(|it| it.1.clone());
         let area = source.file.split('/').next().unwrap_or_default().to_owned();
         cases.push(Case { number, area, name: made.name, tests: source.tests.clone(), equivalent, generated: true });
     }
     Ok((cases, patches))
+}
+
+/// The number of a mutation is a hash of its name (FNV-1a), so that another mutation in a table does
+/// not change the text of files that have been built.
+fn number(name: &str) -> u32 {
+    name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)).max(1)
 }
 
 /// Brings items into an order that a seed chooses.
@@ -276,14 +281,19 @@ mod tests {
         let tables = table::read(&tree.root.join("tests/mutations/tables")).unwrap();
         let mut patches = BTreeMap::<_, Vec<_>>::new();
         let mut wrong = Vec::new();
-        for (at, mutation) in tables.mutations.iter().enumerate() {
-            match tree.text(&mutation.file).and_then(|text| patch::find(&text, mutation, at as u32)) {
+        let mut names = BTreeMap::new();
+        for mutation in &tables.mutations {
+            let number = number(&mutation.name);
+            if let Some(other) = names.insert(number, &mutation.name) {
+                wrong.push(format!("{:?} and {other:?} have one number: change a name", mutation.name));
+            }
+            match tree.text(&mutation.file).and_then(|text| patch::find(&text, mutation, number)) {
                 Ok(found) => patches.entry(mutation.file.clone()).or_default().extend(found),
                 Err(error) => wrong.push(error),
             }
         }
         for (file, patches) in patches {
-            let name = |at: u32| &tables.mutations[at as usize].name;
+            let name = |number: u32| names[&number];
             match patch::apply(&tree.text(&file).unwrap(), patches, "crate") {
                 Ok(done) => {
                     let parsed = syn::parse_file(&done.text).map(drop);

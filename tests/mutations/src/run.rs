@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 use crate::build::{Programs, VARIABLE, key};
 use crate::table::Test;
 
+/// Settings of the tests, unless they are set. Each test runs many times, so it has few cases.
+const DEFAULTS: [(&str, &str); 3] = [("THALWEG_DEVICE", "cpu"), ("THALWEG_CASES", "200"), ("PROPTEST_CASES", "16")];
+
 /// How a test ended.
 #[derive(Debug, PartialEq)]
 pub(crate) enum End {
@@ -26,8 +29,10 @@ pub(crate) fn run(programs: &Programs, test: &Test, number: u32, limit: Duration
     let mut command = Command::new(program);
     command.args(&test.filters).current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
     command.env(VARIABLE, number.to_string()).env("RUST_BACKTRACE", "0");
-    if std::env::var_os("THALWEG_DEVICE").is_none() {
-        command.env("THALWEG_DEVICE", "cpu");
+    for (name, value) in DEFAULTS {
+        if std::env::var_os(name).is_none() {
+            command.env(name, value);
+        }
     }
     let end = timed(command, limit)?;
     Ok(match end {
