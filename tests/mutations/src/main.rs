@@ -249,8 +249,8 @@ fn drawn(tree: &Tree, tables: &table::Tables, options: &Options, count: usize) -
     Ok((cases, patches))
 }
 
-/// The number of a mutation is a hash of its name (FNV-1a), so that another mutation in a table does
-/// not change the text of files that have been built.
+/// The number of a mutation is a hash of its name (FNV-1a), so that another mutation in a table
+/// does not change the text of files that have been built.
 fn number(name: &str) -> u32 {
     name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)).max(1)
 }
