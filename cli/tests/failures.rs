@@ -146,9 +146,11 @@ fn a_file_that_cannot_be_finished_is_not_left() {
 fn a_folder_in_the_place_of_a_result() {
     let bench = Bench::new();
     fs::create_dir_all(bench.out().join("a.safetensors")).unwrap();
-    let (a, b) = (bench.file("a.png", png(pattern(16, 16))), bench.file("b.png", png(pattern(16, 16))));
-    bench.tokens([a, b]).expect(1, &["a.png: cannot write", "a.safetensors: Is a directory"]);
-    assert_eq!(bench.results(), ["a.safetensors", "b.safetensors"]);
+    let (a, b) = (bench.file("a.png", png(pattern(64, 64))), bench.file("b.png", png(pattern(64, 64))));
+    let run = bench.tokens([a.as_os_str(), b.as_os_str(), "--heatmap".as_ref()]);
+    run.expect(1, &["a.png: cannot write", "a.safetensors: Is a directory"]);
+    // Where there is a heat map, its tensors are, too.
+    assert_eq!(bench.results(), ["a.safetensors", "b.heatmap.png", "b.safetensors"]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use image::{Rgb, RgbImage};
 
-use crate::support::{Bench, Run, photo, png, repository, thalweg};
+use crate::support::{Bench, Run, Tokens, photo, png, repository, thalweg};
 
 /// Compiles the library that simulates a small disk.
 fn small_disk(bench: &Bench) -> PathBuf {
@@ -23,13 +23,8 @@ fn small_disk(bench: &Bench) -> PathBuf {
     library
 }
 
-/// The last checkpoint before the disk was full is whole, and the run goes on from it.
-#[test]
-fn a_full_disk_at_a_checkpoint_leaves_the_last_one() {
-    let bench = Bench::new();
-    let library = small_disk(&bench);
-    fs::create_dir(bench.out()).unwrap();
-    let disk = fs::canonicalize(bench.out()).unwrap();
+/// Makes images to learn from.
+fn two_classes(bench: &Bench) -> PathBuf {
     let images = bench.input("images");
     for (class, shade) in [("dark", 20), ("light", 200)] {
         fs::create_dir_all(images.join(class)).unwrap();
@@ -38,6 +33,40 @@ fn a_full_disk_at_a_checkpoint_leaves_the_last_one() {
             fs::write(images.join(class).join(format!("{i}.png")), png(picture)).unwrap();
         }
     }
+    images
+}
+
+/// The run ends when the file is whole and in its place, and leaves no file of another name.
+#[test]
+fn a_signal_in_the_middle_of_a_file_ends_the_run_behind_it() {
+    let bench = Bench::new();
+    let library = small_disk(&bench);
+    fs::create_dir(bench.out()).unwrap();
+    let disk = fs::canonicalize(bench.out()).unwrap();
+    let images = two_classes(&bench);
+    // The signal comes with the first byte. The run has much more to do.
+    let run = |command: &mut Command| {
+        command.env("LD_PRELOAD", &library).env("SMALL_DISK", &disk);
+        Run::of(command.env("SMALL_DISK_SIGNAL", "1").env("SMALL_DISK_BYTES", "1")).expect(143, &[]);
+        let left = bench.results();
+        assert!(left[0].ends_with(".safetensors") && left.iter().all(|name| !name.ends_with(".tmp")), "{left:?}");
+        left.iter().filter(|name| name.ends_with(".safetensors")).for_each(|name| _ = Tokens::read(&disk.join(name)));
+    };
+    let picture = png(RgbImage::from_pixel(32, 32, Rgb([90; 3])));
+    let many: Vec<_> = (0..200).map(|i| bench.file(&format!("{i}.png"), &picture)).collect();
+    run(thalweg().arg("tokens").args(many).arg("--out").arg(&disk));
+    let settings = ["--width=16", "--heads=2", "--depth=1", "--patience=0", "--epochs=1000"];
+    run(thalweg().arg("train").arg(&images).args(settings).arg("--out").arg(disk.join("model.safetensors")));
+}
+
+/// The last checkpoint before the disk was full is whole, and the run goes on from it.
+#[test]
+fn a_full_disk_at_a_checkpoint_leaves_the_last_one() {
+    let bench = Bench::new();
+    let library = small_disk(&bench);
+    fs::create_dir(bench.out()).unwrap();
+    let disk = fs::canonicalize(bench.out()).unwrap();
+    let images = two_classes(&bench);
     let model = disk.join("model.safetensors");
     let run = |arguments: &[&str], bytes: usize| {
         Run::of(

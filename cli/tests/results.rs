@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
 use std::process::Stdio;
 use testkit::oracle;
 
@@ -173,7 +174,14 @@ fn equal_runs_write_equal_bytes_and_replace_the_old() {
     };
     fs::create_dir(bench.out()).unwrap();
     fs::write(bench.out().join("eye.safetensors"), "old").unwrap();
+    // Who has the old file open goes on reading it, whenever the new one comes.
+    let mut old = fs::File::open(bench.out().join("eye.safetensors")).unwrap();
     let first = run();
+    let mut text = String::new();
+    if cfg!(unix) {
+        old.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "old");
+    }
     assert_eq!(bench.results(), ["eye.heatmap.png", "eye.safetensors"]);
     assert_eq!(first, run());
 }

@@ -214,6 +214,18 @@ fn a_table_a_file_of_settings_and_an_early_stop() {
     assert_eq!((last["epochs"].as_u64(), last["best_epoch"].as_u64()), (Some(3), Some(1)));
 }
 
+/// A run that ends between the two files has the model that a checkpoint could call the best, and
+/// never a checkpoint that names a model that was not written.
+#[test]
+fn the_model_is_written_before_the_checkpoint() {
+    let bench = Bench::new();
+    let (learn, out) = (data(&bench, "learn", 4, 0), bench.folder.path().join("m.safetensors"));
+    let place = out.with_extension("checkpoint.safetensors");
+    fs::create_dir(&place).expect("a folder in the place of the checkpoint");
+    train(&learn, &out, &["--epochs", "1"]).expect(1, &["m.checkpoint.safetensors"]);
+    assert!(out.is_file() && place.is_dir());
+}
+
 #[test]
 fn what_is_wrong_is_said() {
     let bench = Bench::new();

@@ -4,8 +4,8 @@
 //! it moves buffers between their states, splits, joins, shares, drops and forgets them, and
 //! enqueues copies, fills and kernels on them. The test keeps for each buffer the contents it would
 //! have if every step ran to its end before the next. What the host reads must equal that, while
-//! the program runs and for everything that is left at its end. `MUTATIONS.md` lists the waits that
-//! were taken out of the library to see this test fail.
+//! the program runs and for everything that is left at its end. `tests/mutations` takes waits out
+//! of the library to see this test fail.
 //!
 //! `THALWEG_CASES` sets how many programs run on each device.
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use thalweg::{At, Device, DeviceRank, stream_tags};
+use thalweg::{At, Device, DeviceRank, HostWait, stream_tags};
 use thalweg_collective::{BucketSizes, Failure, World, WorldOptions, ranks};
 use thalweg_train::overlap::DataParallel;
 use thalweg_train::{
@@ -230,6 +230,55 @@ fn training_goes_on_from_the_checkpoint() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// Rank 0 has a checkpoint and the others are new: they get moments and steps with the weights.
+#[test]
+fn new_ranks_get_all_that_a_restored_one_has() {
+    let (folder, undisturbed) = (folder(), trained(&own_devices(2), Some(0.5), 8, 2));
+    let path = folder.join("of-rank-0.safetensors");
+    let path = path.to_str().unwrap();
+    let ended = ranks(&own_devices(2), WorldOptions::default(), |rank, world| -> Result<()> {
+        let mut model = start(rank, world, Some(0.5), None)?;
+        run(&mut model, 0..4, 8, 2)?;
+        model.checkpoint(path, &BTreeMap::new())
+    });
+    ended.into_iter().for_each(|ended| ended.unwrap());
+    let ended = ranks(&own_devices(2), WorldOptions::default(), |rank, world| -> Result<_> {
+        let mut model = start(rank, world, Some(0.5), (rank.index() == 0).then_some(path))?;
+        assert_eq!(model.model().steps(), 4);
+        Ok((run(&mut model, 4..8, 8, 2)?, model.model().tensors()?))
+    });
+    for ended in ended {
+        let (after, weights) = ended.unwrap();
+        assert_eq!(after, undisturbed.0[4..]);
+        assert_eq!(bits(&weights), bits(&undisturbed.1));
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+/// The host enqueues a step and goes on, with one limit of the norm or none.
+#[test]
+fn steps_of_ranks_wait_for_nothing() {
+    for clip in [None, Some(0.5)] {
+        let ended = ranks(&own_devices(2), WorldOptions::default(), |rank, world| -> Result<_> {
+            let mut model = start(rank, world, clip, None)?;
+            run(&mut model, 0..4, 8, 2)?;
+            rank.device().sync_stats().enable();
+            let own = join(&samples(4, 8)[4 * rank.index()..][..4]);
+            let losses = (0..3).map(|_| model.step(&[own.batch()], 8)).collect::<Result<Vec<_>>>()?;
+            rank.device().sync_stats().disable();
+            for loss in losses {
+                loss.item()?;
+            }
+            let waits = rank.device().sync_stats().report().waits().to_vec();
+            let waits = waits.into_iter().filter(|wait| wait.kind == HostWait::Synchronize);
+            Ok(waits.map(|wait| format!("{} waits at {}", wait.count, wait.location)).collect::<Vec<_>>())
+        });
+        for ended in ended {
+            assert_eq!(ended.unwrap(), [""; 0], "clip {clip:?}");
+        }
+    }
+}
+
 #[test]
 fn ranks_that_drift_are_named() {
     let ended = ranks(&own_devices(3), WorldOptions::default(), |rank, world| -> Result<()> {
@@ -240,6 +289,11 @@ fn ranks_that_drift_are_named() {
             let alone = join(&samples(7, 2));
             model.model_mut().step(&alone.batch())?;
         }
+        // A checkpoint verifies, too.
+        let path = std::env::temp_dir().join(format!("thalweg-drift-{}", std::process::id()));
+        let written = model.checkpoint(&path, &BTreeMap::new());
+        assert_eq!(written.unwrap_err().to_string(), "rank 1 differs from the others in the weights");
+        assert!(!path.exists());
         model.verify()
     });
     for ended in ended {

@@ -22,6 +22,7 @@ usage: cargo xtask check          format, lints, documentation: what a change ne
        cargo xtask ci             all of it, and what is published: .ci/run does this
        cargo xtask step NAME...   these steps
        cargo xtask list           the steps, with their budgets
+       cargo xtask mutations ...  breaks the libraries on purpose: --help prints how
 
 Slow steps are in shares. A share is run each fourth day, by the number of the day since 1970.
 CI_SHARE=N runs share N instead, and CI_SHARE=all runs all of them. `step` runs what it is given.
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         ["examples"] => group(Some(Group::Examples)),
         ["ci"] => group(None),
         ["step", names @ ..] if !names.is_empty() => named(names),
+        ["mutations", options @ ..] => steps::mutations(options),
         ["list"] => {
             list();
             Ok(())

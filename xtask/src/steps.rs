@@ -8,6 +8,7 @@ mod ship;
 mod test;
 
 pub(crate) use ptx::update_ptx;
+pub(crate) use test::mutations;
 
 /// The number of shares of the slow steps. One of them is run each day.
 pub(crate) const SHARES: u64 = 4;
@@ -87,10 +88,11 @@ pub(crate) const STEPS: &[Step] = &[
     step(Group::Test, "photographs", Some(0), 100, "the images of Pillow's tests, as Pillow has them", test::photographs),
     step(Group::Test, "resize", Some(1), 60, "resizes of image processors, as three versions of Pillow have them", test::resize),
     step(Group::Test, "proof", Some(1), 200, "the theorem and the model of streams: no race, and each rule is needed", proof::proof),
+    step(Group::Test, "mutations", Some(1), 300, "a sixteenth of the mutations, each of which a test must notice", test::part_of_mutations),
     step(Group::Test, "trace", Some(2), 600, "tests of streams under the log's checker, and broken rules of the library, which it rejects", test::trace),
     step(Group::Test, "order", Some(0), 500, "loom and shuttle: calls of threads that overlap, and broken rules, on which both fail", test::order),
     step(Group::Test, "python", Some(3), 500, "the wheel of python/, tested in a fresh environment", test::python),
-    step(Group::Test, "builder", Some(3), 120, "tests of the PTX builder and of xtask", test::builder),
+    step(Group::Test, "builder", Some(3), 120, "tests of the PTX builder, of xtask and of the runner of mutations", test::builder),
     step(Group::Test, "hopper", Some(3), 300, "the f32 products for compute capability 9.0, checked", test::hopper),
     step(Group::Ship, "features", Some(3), 200, "each crate with each of its features alone", ship::features),
     step(Group::Ship, "licenses", Some(3), 20, "licenses and sources of dependencies", ship::licenses),

@@ -1,7 +1,9 @@
 //! Tests.
 
 use std::fs;
+use std::time::SystemTime;
 
+use super::SHARES;
 use crate::built::{Built, build, program};
 use crate::command::{command, line, root, run, words};
 
@@ -104,7 +106,7 @@ pub(crate) fn order() -> Result<(), String> {
 /// Tests the builder, and with it the kernels of the kernel vocabulary, whose PTX is built where
 /// there is a GPU and where it is asked for.
 pub(crate) fn builder() -> Result<(), String> {
-    line("cargo test --locked -p thalweg-ptx-builder -p xtask")?;
+    line("cargo test --locked -p thalweg-ptx-builder -p xtask -p mutations")?;
     let ptx = "cargo test --locked -p thalweg-simt --test main the_ptx_has_an_entry_for_each_instance";
     run(words(ptx).env("THALWEG_TEST_PTX", "1"))
 }
@@ -132,4 +134,18 @@ pub(crate) fn resize() -> Result<(), String> {
     let built = built()?;
     let resize = program(&built, "processor", "example", "resize")?;
     run(command(root().join(".ci/resize.py"), ".").arg(resize.get_program()))
+}
+
+/// Breaks the libraries on purpose: a part of the tables, which is the next one each time that the
+/// share of this step is run.
+pub(crate) fn part_of_mutations() -> Result<(), String> {
+    const PARTS: u64 = 16;
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(|error| error.to_string())?;
+    let part = since.as_secs() / (24 * 60 * 60) / SHARES % PARTS;
+    mutations(&["--share", &format!("{part}/{PARTS}")])
+}
+
+/// Breaks the libraries on purpose, with the options of `tests/mutations`.
+pub(crate) fn mutations(options: &[&str]) -> Result<(), String> {
+    run(words("cargo run --quiet --locked --package mutations --").args(options))
 }
