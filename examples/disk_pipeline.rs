@@ -14,6 +14,7 @@
 //! cargo run --release --example disk_pipeline -- --raw                    (no decoding: the disk or the bus is the limit)
 //! cargo run --release --example disk_pipeline -- --raw --keep             (the host keeps the frames as well)
 //! cargo run --release --example disk_pipeline -- --raw --direct           (reads from the disk, without the page cache)
+//! cargo run --release --example disk_pipeline -- --upload-streams 2       (uploads in turn on two streams)
 //! cargo run --release --example disk_pipeline -- ~/photographs
 //! ```
 
@@ -48,6 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ("--raw", "use frames without a decoder (binary PPM); they go from the file to the device in pieces"),
             ("--keep", "like --raw, but each frame is read into memory that its batch keeps"),
             ("--direct", "like --raw, but with direct I/O (O_DIRECT); only for frames made for this run"),
+            ("--upload-streams N", "the loader's streams of uploads (default: 1, and 3 where the device decodes)"),
             ("--decode WHERE", "auto, device or host: what decodes JPEG files (default: THALWEG_DECODE, else auto)"),
         ],
     );
@@ -111,9 +113,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Run all stages at once.
     let timeline = Timeline::new(gpu)?; // always on, because it costs only a few us for each image
     // While one thread enqueues the decoding of a batch, another prepares the next one.
-    let upload_streams = if !raw && decode.on(gpu.kind()) { 3 } else { 1 };
-    let options =
-        options.with_upload(UploadMode::Auto).with_upload_streams(upload_streams).with_timeline(timeline.clone());
+    let usual = if !raw && decode.on(gpu.kind()) { 3 } else { 1 };
+    let given: Option<usize> = args.line().value("--upload-streams");
+    let options = options
+        .with_upload(UploadMode::Auto)
+        .with_upload_streams(given.unwrap_or(usual))
+        .with_prefetch(given.unwrap_or(2).max(2)) // no more streams than batches ahead are used
+        .with_timeline(timeline.clone());
     let mut loader = Loader::new(gpu, Source::files(&all, read), options)?;
     let warm = score_all(gpu, &mut loader, &timeline, 2)?;
     timeline.finish()?;

@@ -6,5 +6,7 @@
 pub(crate) mod double_buffer;
 #[path = "../examples/producer_consumer.rs"]
 pub(crate) mod producer_consumer;
+#[path = "../examples/three_scores.rs"]
+pub(crate) mod three_scores;
 #[path = "../examples/three_stream.rs"]
 pub(crate) mod three_stream;

@@ -21,6 +21,7 @@ use thalweg::{
 
 use crate::examples::double_buffer::{FrameSlot, double_buffer};
 use crate::examples::producer_consumer::producer_consumer;
+use crate::examples::three_scores;
 use crate::examples::three_stream::three_stream;
 
 fn streams(device: Device, n: usize) -> Vec<AnyStream> {
@@ -630,5 +631,40 @@ fn urgent_work_is_measured_beside_background_work_that_stands() {
         want.extend([0; 2 * SAMPLES]);
         want.extend((!one).then_some([first; SAMPLES]).into_iter().flatten());
         assert_eq!(urgent.into_inner().unwrap(), want, "{device}: priorities of urgent work");
+    }
+}
+
+/// Two scores are computed while the third one stands at a gate, the host goes on, and the sum
+/// waits for all of them.
+#[test]
+fn each_score_is_computed_beside_the_others() {
+    let _alone = alone();
+    for &device in devices() {
+        let lanes = streams(device, 4);
+        lanes[3].enter(|s| {
+            let want = three_scores::Work::new(s, 64).unwrap().on_streams(s, (s, s, s), &Timeline::disabled());
+            let want = want.unwrap().results(s).unwrap();
+            for held in 0..3 {
+                let work = three_scores::Work::new(s, 64).unwrap();
+                s.synchronize().unwrap();
+                let gate = Gate::closed(device);
+                let work = guarded(&[&gate], || {
+                    lanes[held].enter(|s| gate.hold(s));
+                    let work = lanes[0].enter(|a| {
+                        lanes[1].enter(|b| lanes[2].enter(|c| work.on_streams(s, (a, b, c), &Timeline::disabled())))
+                    });
+                    lanes[..3]
+                        .iter()
+                        .enumerate()
+                        .filter(|(k, _)| *k != held)
+                        .for_each(|(_, l)| synchronize(l).unwrap());
+                    let others: Vec<_> = (0..4).map(|k| k < 3 && k != held).collect();
+                    assert_eq!(done(&lanes), others, "{device}: {held} is held");
+                    gate.open();
+                    work.unwrap()
+                });
+                assert_eq!(work.results(s).unwrap(), want, "{device}");
+            }
+        });
     }
 }

@@ -129,13 +129,18 @@ pub(crate) fn can_write(path: &Path) -> Result<(), String> {
     stage(path, |_| Ok(())).map(drop)
 }
 
+/// Returns the folder of a file.
+pub(crate) fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 type Staged<'a> = (NamedTempFile, &'a Path);
 
 fn stage<'a>(
     path: &'a Path,
     write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
 ) -> Result<Staged<'a>, String> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder(path);
     let mut builder = tempfile::Builder::new();
     builder.prefix(".thalweg-").suffix(".tmp");
     // The umask decides who may read the file, as for any other new file. By default, only the

@@ -12,7 +12,7 @@ use crate::args::{DecodeArg, DeviceArg};
 use crate::inputs::STDIN;
 use crate::output::{self, say};
 use crate::photos::Photos;
-use crate::train::data::{Packed, Tokens};
+use crate::train::data::Packed;
 use crate::train::{CLASSES, TOKENS, value};
 
 stream_tags!(Work);
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<ExitCode, String> {
     }
     let pipeline = Pipeline::new(device, params).map_err(|e| e.to_string())?;
     let mut photos = Photos::open(device, &args.images, &args.decode)?;
-    let (mut packed, mut failed) = (Packed::default(), 0);
+    let mut failed = 0;
     let name = |index: usize| {
         let path = &args.images[index];
         if path.as_os_str() == STDIN { Path::new("stdin").display() } else { path.display() }
@@ -72,11 +72,10 @@ pub(crate) fn run(args: &PredictArgs) -> Result<ExitCode, String> {
     while let Some(chunk) = photos.next_chunk(3)? {
         let mut lines = Vec::new();
         if !chunk.inputs.is_empty() {
-            let mut tokens = Tokens::default();
+            let mut packed = Packed::default();
             for (&index, set) in chunk.inputs.iter().zip(chunk.pixels.tokens(&pipeline)) {
-                tokens.add(&set.map_err(|e| format!("{}: {e}", name(index)))?, 0);
+                packed.add(&set.map_err(|e| format!("{}: {e}", name(index)))?);
             }
-            tokens.pack(&(0..tokens.len()).collect::<Vec<_>>(), &mut packed);
             let found = model.evaluate(&packed.batch()).map_err(|e| e.to_string())?;
             for ((&index, logits), &class) in
                 chunk.inputs.iter().zip(found.logits.chunks_exact(classes.len())).zip(&found.predictions)

@@ -82,6 +82,9 @@ fn a_full_disk_at_a_checkpoint_leaves_the_last_one() {
         )
     };
     let settings = ["--width", "16", "--heads", "2", "--depth", "1", "--patience", "0", "--epochs"];
+    // A folder without room for the tokens is said.
+    run(&[&settings[..], &["1"]].concat(), 100).expect(1, &["cannot write the file of tokens: ", "--scratch names"]);
+    assert_eq!(fs::read_dir(&disk).unwrap().count(), 0);
     // A run of one epoch says how much an epoch writes. The disk has room for five of them, and not
     // for twenty.
     run(&[&settings[..], &["1"]].concat(), 16 << 20).expect(0, &[]);

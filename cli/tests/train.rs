@@ -139,6 +139,60 @@ fn a_run_that_goes_on_gives_the_same_model() {
     again(&[]).expect(1, &["--resume: the images are not those of"]);
 }
 
+/// A run goes on from the middle of an epoch, alone and as two ranks, with the bits that it would
+/// have had. It draws its steps, and leaves no file of tokens behind.
+#[test]
+fn a_run_goes_on_within_an_epoch() {
+    let bench = Bench::new();
+    let learn = data(&bench, "learn", 12, 0);
+    let place = |name: &str| bench.folder.path().join(name);
+    let drawn = place("steps.json");
+    for gpus in ["1", "2"] {
+        let (whole, parts) = (place("whole.safetensors"), place("parts.safetensors"));
+        let checkpoint = |path: &Path| path.with_extension("checkpoint.safetensors");
+        let settings = ["--epochs", "3", "--batch", "2", "--patience", "0", "--gpus", gpus];
+        let mut command = thalweg();
+        command.arg("train").arg(&learn).args(SMALL).args(settings).args(["--checkpoint-steps", "4", "--out"]);
+        command.arg(&whole).arg("--timeline").arg(&drawn);
+        let mut child = command.stdout(Stdio::null()).spawn().expect("the command starts");
+        // The checkpoint of 4, 8 or 12 of 15 steps is kept, in an epoch that is not the first one.
+        let begin = Instant::now();
+        while {
+            assert!(begin.elapsed() < Duration::from_secs(120), "no checkpoint within an epoch");
+            let kept = fs::copy(checkpoint(&whole), checkpoint(&parts)).ok().map(|_| Tokens::read(&checkpoint(&parts)));
+            let of = |key: &str| -> Value {
+                kept.as_ref().map_or(Value::Null, |kept| serde_json::from_str(&kept.metadata[key]).expect("JSON"))
+            };
+            !(of("progress.within")["steps"].as_u64() > Some(0) && of("progress.history")[0].is_object())
+        } {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(child.wait().expect("it ends").success());
+        let resume = ["--resume", "--gpus", gpus, "--out"];
+        Run::of(thalweg().arg("train").arg(&learn).args(resume).arg(&parts)).expect(0, &[]);
+        let [a, b] = [&whole, &parts].map(|path| Tokens::read(&checkpoint(path)));
+        assert!(a.bytes() == b.bytes(), "weights and moments have the same bits");
+        let losses = |file: &Tokens| -> Vec<[Value; 2]> {
+            let history: Vec<Value> = serde_json::from_str(&file.metadata["progress.history"]).expect("JSON");
+            history.into_iter().map(|epoch| [epoch["loss"].clone(), epoch["val_loss"].clone()]).collect()
+        };
+        assert_eq!(losses(&a), losses(&b), "so have the losses, that of the divided epoch, too");
+
+        let text = fs::read_to_string(&drawn).expect("a timeline");
+        assert_eq!(text.matches("\"read tokens\"").count(), 10, "{text}");
+        assert_eq!(text.matches("\"train\"").count(), 10, "{text}");
+        for path in [&checkpoint(&whole), &checkpoint(&parts), &drawn] {
+            fs::remove_file(path).expect("a file");
+        }
+    }
+    let mut left: Vec<_> =
+        fs::read_dir(bench.folder.path()).expect("a folder").map(|e| e.expect("e").file_name()).collect();
+    left.retain(|name| !["in", "out"].iter().any(|known| name == known));
+    left.sort();
+    let models = ["parts.curves.svg", "parts.safetensors", "whole.curves.svg", "whole.safetensors"];
+    assert_eq!(left, models, "the files of tokens have no name");
+}
+
 /// With a constant rate nothing depends on when a run ends. With a cosine, the later epochs have
 /// the rates of the longer run.
 #[test]
@@ -258,6 +312,10 @@ fn what_is_wrong_is_said() {
         &["unknown field `epoch`"],
     );
     train(&learn, &out, &["--sides", "4..2"]).expect(2, &["--sides"]);
+    train(&learn, &out, &["--timeline", "a.png"]).expect(2, &["ends in .svg, .json or .txt"]);
+    train(&learn, &out, &["--checkpoint-steps", "0"]).expect(2, &["--checkpoint-steps"]);
+    let missing = learn.join("missing");
+    fails(&learn, &["--scratch", missing.to_str().expect("UTF-8")], &["cannot keep the tokens in", "missing: "]);
     let strange = bench.input("strange");
     fs::create_dir_all(strange.join("flying")).expect("a folder");
     fs::write(strange.join("flying/1.png"), png(picture(0, 1))).expect("a file");

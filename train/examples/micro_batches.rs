@@ -5,6 +5,14 @@
 //! train         | b 0    | b 1    | b 2    | b 3    | update |
 //! ```
 //!
+//! A third run has a stage before: it makes the parts on the device, on a stream of its own.
+//!
+//! ```text
+//! prepare | p 0 | p 1 | p 2 | p 3 |            | p 0 | ...           reads no weights, so it may be ahead
+//! forward       | f 0 | f 1 | f 2 | f 3 |             | f 0 | ...
+//! train               | b 0    | b 1    | b 2    | b 3    | update |
+//! ```
+//!
 //! ```text
 //! cargo run --release -p thalweg-train --example micro_batches -- --timeline micro_batches.svg
 //! ```
@@ -13,10 +21,10 @@ mod support;
 
 use thalweg::simt::bf16;
 use thalweg::{LiveBrand, Stream, Timeline, stream_tags};
-use thalweg_train::overlap::micro_batches;
+use thalweg_train::overlap::{MicroBatch, micro_batches, micro_batches_from};
 use thalweg_train::{Result, TokenBatch, TokenTransformer, TokenTransformerConfig};
 
-stream_tags!(Forward, Train);
+stream_tags!(Prepare, Forward, Train);
 
 const PARTS: usize = 4;
 
@@ -70,6 +78,34 @@ fn main() -> Result<()> {
     run(&forward, &mut model, slots, (&batches, 1), &Timeline::disabled())?;
     let overlapped = args.timed(&timeline, |timeline| run(&forward, &mut model, slots, work, timeline))?;
     println!("{PARTS} parts of {sequences} sequences of {tokens} tokens, width {width}, {depth} blocks");
-    support::compare(gpu, serial, overlapped, steps);
+    support::compare(gpu, serial, overlapped.clone(), steps);
+
+    // The parts stay on the device as a set of records, and the stage before takes them from there.
+    let prepare = gpu.stream::<Prepare>()?;
+    let records = parts
+        .iter()
+        .map(|(tokens, position, labels)| {
+            let numbers = (prepare.upload_blocking(tokens)?, prepare.upload_blocking(position)?);
+            Ok((numbers, prepare.upload_blocking(&cu_seqlens)?, prepare.upload_blocking(labels)?))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let mut model = TokenTransformer::<_, bf16>::new(&train, config, 1)?;
+    model.set_matmul_backend(args.products(gpu)?);
+    let mut run = |steps: usize, timeline: &Timeline| {
+        for _ in 0..steps {
+            let input = |s: &Stream<Prepare>, k: usize, batch: MicroBatch<'_, Prepare>| {
+                let ((tokens, position), cu_seqlens, labels) = &records[k];
+                s.copy(tokens, batch.tokens)?;
+                s.copy(position, batch.position)?;
+                s.copy(cu_seqlens, batch.cu_seqlens)?;
+                Ok(s.copy(labels, batch.labels)?)
+            };
+            micro_batches_from((&prepare, &forward), &mut model, slots, &[[rows, sequences]; PARTS], input, timeline)?;
+        }
+        model.tensors()
+    };
+    run(1, &Timeline::disabled())?;
+    let prepared = args.timed(&Timeline::disabled(), |timeline| run(steps, timeline))?;
+    support::compare_named(gpu, ("from the host", overlapped), ("made on the device", prepared), steps);
     args.finish(&timeline)
 }

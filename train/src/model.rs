@@ -289,6 +289,19 @@ pub struct DeviceBatch<'a, S> {
     pub padded: bool,
 }
 
+/// A micro-batch on the device, which the stage before the forward pass fills.
+#[derive(Debug)]
+pub struct MicroBatch<'a, S> {
+    /// The tokens, [T, `input_dim`], one sequence after another.
+    pub tokens: &'a mut DeviceSlice<S, f32>,
+    /// The position of each token, [T, 2].
+    pub position: &'a mut DeviceSlice<S, f32>,
+    /// The starts and the end of the sequences, [B + 1], from 0 on and rising.
+    pub cu_seqlens: &'a mut DeviceSlice<S, i32>,
+    /// The class of each sequence, B numbers.
+    pub labels: &'a mut DeviceSlice<S, i32>,
+}
+
 impl<S> DeviceBatch<'_, S> {
     /// Checks that the lengths fit each other and the model. The pass has a sequence more for
     /// padding, which is never empty.
@@ -355,6 +368,17 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
         upload(s, batch.position, &mut self.position)?;
         upload(s, batch.cu_seqlens, &mut self.cu_seqlens)?;
         upload(s, batch.labels, &mut self.labels)
+    }
+
+    /// Returns the places of a batch of this extent, which the caller fills.
+    pub(crate) fn input(&mut self, inputs: usize, extent: Extent) -> thalweg::Result<MicroBatch<'_, S>> {
+        self.extent = extent;
+        Ok(MicroBatch {
+            tokens: self.tokens.slice_mut(..extent.rows * inputs)?,
+            position: self.position.slice_mut(..2 * extent.rows)?,
+            cu_seqlens: self.cu_seqlens.slice_mut(..=extent.sequences)?,
+            labels: self.labels.slice_mut(..extent.sequences)?,
+        })
     }
 
     /// Copies a batch on the device, and completes it with a sequence of padding if it has any.

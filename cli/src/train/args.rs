@@ -1,5 +1,6 @@
 //! The command line of `thalweg train`.
 
+use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -15,7 +16,7 @@ Examples:
       is kept apart and tested after each epoch
 
   thalweg train digits/ --out model.safetensors --resume
-      goes on after an interruption, from the last whole epoch, with the results
+      goes on after an interruption, from the last checkpoint, with the results
       that the run would have had without it
 
   thalweg train digits/ --out model.safetensors --resume --epochs 100
@@ -29,7 +30,9 @@ DATA is a folder with a folder for each class, or a table: a line for each image
 with its path, which starts at the table's folder, and its class, separated by
 a tab or a comma. A first line `path,label` is left out.
 
-Each photograph becomes tokens once; they stay in memory. What --patch,
+Each photograph becomes tokens once, on the device that also decodes JPEG files. They are kept
+in a file without a name in the folder of --out, or in --scratch: 60 bytes for a token, on each
+rank. So a data set may be larger than the memory of the machine. What --patch,
 --sides and --budget do not say follows from the median area of the first images:
 a patch is a quarter of a side (4 to 32 pixels), an image gets a token for 8 x 8 pixels
 (64 to 256 tokens), and a patch 2 x 2 of them, or up to 4 x 4 in images with more than 64. Then a transformer over tokens learns with AdamW. The learning rate
@@ -40,7 +43,8 @@ rises over the first epoch and stays, so then the weights are those of one long 
 Results:
   FILE.safetensors             the best model so far: weights, classes, and how
                                images become tokens; `thalweg predict` takes it
-  FILE.checkpoint.safetensors  what --resume needs, after each epoch
+  FILE.checkpoint.safetensors  what --resume needs, after each epoch, and within an epoch
+                               as often as --checkpoint-steps says
   FILE.curves.svg              loss and accuracy over the epochs
   --json                       a line for each epoch, and one for the whole run:
                                val_accuracy, val_loss and loss are of the epoch of
@@ -83,6 +87,18 @@ pub(crate) struct TrainArgs {
     /// trained longer if --epochs, or --patience, is larger
     #[arg(long)]
     pub(crate) resume: bool,
+
+    /// Write a checkpoint after so many steps of an epoch, too, for --resume in its middle
+    #[arg(long, value_name = "STEPS")]
+    pub(crate) checkpoint_steps: Option<NonZeroU64>,
+
+    /// The folder of the file of tokens [default: that of --out, or without it that of the system]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) scratch: Option<PathBuf>,
+
+    /// Draw the last ten steps of the first epoch: .svg, .txt, or .json for Perfetto
+    #[arg(long, value_name = "FILE", value_parser = timeline)]
+    pub(crate) timeline: Option<PathBuf>,
 
     /// Settings, as JSON
     #[arg(long, value_name = "FILE")]
@@ -196,4 +212,12 @@ impl TrainArgs {
 
 fn gpus(text: &str) -> Result<usize, String> {
     number(text, "a whole number of GPUs, 1 to 64", |n| (1..=64).contains(n))
+}
+
+fn timeline(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension().and_then(|end| end.to_str()) {
+        Some("svg" | "json" | "txt") => Ok(path),
+        _ => Err("expected a file whose name ends in .svg, .json or .txt".into()),
+    }
 }

@@ -1,8 +1,10 @@
-//! A data set: its list of images, its tokens in memory, and the part that is kept apart.
+//! A data set: its list of images, its tokens in a file, and the part that is kept apart.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use indicatif::ProgressBar;
 use thalweg::{Device, LiveBrand, Size};
@@ -108,7 +110,12 @@ pub(super) fn hash(classes: &[String], labels: [&[i32]; 2]) -> u64 {
 }
 
 fn fnv(words: impl Iterator<Item = u32>) -> u64 {
-    words.fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3))
+    fnv_on(0xcbf2_9ce4_8422_2325, words)
+}
+
+/// Goes on with a number that [`fnv`] has begun.
+fn fnv_on(hash: u64, words: impl Iterator<Item = u32>) -> u64 {
+    words.fold(hash, |hash, word| (hash ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Lists a folder that can be read.
@@ -120,24 +127,24 @@ fn list(folder: &Path, recursive: bool) -> Result<FolderContents, String> {
     }
 }
 
-/// The tokens of images, one image after another.
-#[derive(Clone, Debug, PartialEq)]
+/// The tokens of images, in a file, so that a data set may be larger than the memory of the host.
+///
+/// For each image it has the numbers of its tokens, and then their coordinates. The file has no
+/// name, so it is gone when the process ends, however that happens. What was read or written
+/// lately is in the page cache of the system, so small data sets cost no access to the disk.
+#[derive(Clone, Debug)]
 pub(crate) struct Tokens {
-    pub(crate) tokens: Vec<f32>,
-    pub(crate) position: Vec<f32>,
-    /// The starts of the tokens of each image, and the end.
-    starts: Vec<usize>,
+    file: Arc<File>,
+    /// For each image: the tokens before it in the file, and its own.
+    places: Vec<[usize; 2]>,
     pub(crate) labels: Vec<i32>,
 }
 
-impl Default for Tokens {
-    fn default() -> Self {
-        Self { tokens: Vec::new(), position: Vec::new(), starts: vec![0], labels: Vec::new() }
-    }
-}
+/// The numbers of a token with its coordinates.
+const ROW: usize = INPUTS + 2;
 
 /// A batch in the form that a model takes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Packed {
     tokens: Vec<f32>,
     position: Vec<f32>,
@@ -145,106 +152,140 @@ pub(crate) struct Packed {
     labels: Vec<i32>,
 }
 
+impl Default for Packed {
+    fn default() -> Self {
+        Self { tokens: Vec::new(), position: Vec::new(), cu_seqlens: vec![0], labels: Vec::new() }
+    }
+}
+
 impl Packed {
     pub(crate) fn batch(&self) -> thalweg_train::TokenBatch<'_> {
         let Self { tokens, position, cu_seqlens, labels } = self;
         thalweg_train::TokenBatch { tokens, position, cu_seqlens, labels }
+    }
+
+    /// Adds an image without a class.
+    pub(crate) fn add(&mut self, set: &TokenSet) {
+        self.tokens.extend(&set.tokens);
+        self.position.extend(&set.position);
+        self.end(0);
+    }
+
+    fn end(&mut self, label: i32) {
+        self.cu_seqlens.push((self.position.len() / 2) as i32);
+        self.labels.push(label);
     }
 }
 
 impl Tokens {
     /// Returns the number of images.
     pub(crate) fn len(&self) -> usize {
-        self.starts.len() - 1
+        self.places.len()
     }
 
-    pub(crate) fn add(&mut self, set: &TokenSet, label: i32) {
-        self.tokens.extend(&set.tokens);
-        self.position.extend(&set.position);
-        self.starts.push(self.position.len() / 2);
-        self.labels.push(label);
+    /// Returns the number of tokens.
+    pub(crate) fn rows(&self) -> usize {
+        self.places.iter().map(|[_, rows]| rows).sum()
     }
 
-    /// Takes the images of a batch over.
-    pub(crate) fn take(&mut self, packed: &Packed) {
-        let before = self.position.len() / 2;
-        self.tokens.extend(&packed.tokens);
-        self.position.extend(&packed.position);
-        self.starts.extend(packed.cu_seqlens.iter().skip(1).map(|&end| before + end as usize));
-        self.labels.extend(&packed.labels);
-    }
-
-    /// Returns the tokens of all ranks, in the order of the images, where those of this rank are
-    /// `images`.
-    fn merge<C: LiveBrand>(self, team: &mut Team<C>, images: &[usize], labels: &[i32]) -> Ranked<Self> {
-        let rows = self.starts.windows(2).map(|w| (w[1] - w[0]) as u64);
-        let own = images.iter().zip(rows).flat_map(|(&image, rows)| [image as u64, rows]).collect();
-        let (images, tokens, position) = (team.gather(own)?, team.gather(self.tokens)?, team.gather(self.position)?);
-        // Image, rank, and its rows there.
-        let mut places = Vec::new();
-        for (rank, images) in images.iter().enumerate() {
-            let mut start = 0;
-            for &[image, rows] in images.as_chunks::<2>().0 {
-                let end = start + rows as usize;
-                places.push((image as usize, rank, start..end));
-                start = end;
-            }
-        }
-        places.sort_unstable_by_key(|(image, ..)| *image);
-        let mut all = Self::default();
-        for (image, rank, rows) in places {
-            all.tokens.extend_from_slice(&tokens[rank][INPUTS * rows.start..INPUTS * rows.end]);
-            all.position.extend_from_slice(&position[rank][2 * rows.start..2 * rows.end]);
-            all.starts.push(all.position.len() / 2);
-            all.labels.push(labels[image]);
-        }
-        Ok(all)
+    /// Returns some of the images.
+    pub(crate) fn part(&self, images: &[usize]) -> Self {
+        let places = images.iter().map(|&image| self.places[image]).collect();
+        Self { file: self.file.clone(), places, labels: images.iter().map(|&image| self.labels[image]).collect() }
     }
 
     /// Packs some images into a batch. The memory of `packed` is used again.
-    pub(crate) fn pack(&self, images: &[usize], packed: &mut Packed) {
-        let Packed { tokens, position, cu_seqlens, labels } = packed;
-        tokens.clear();
-        position.clear();
-        labels.clear();
-        cu_seqlens.clear();
-        cu_seqlens.push(0);
+    pub(crate) fn pack(&self, images: &[usize], packed: &mut Packed) -> Result<(), String> {
+        packed.tokens.clear();
+        packed.position.clear();
+        packed.labels.clear();
+        packed.cu_seqlens.truncate(1);
         for &image in images {
-            let rows = self.starts[image]..self.starts[image + 1];
-            tokens.extend_from_slice(&self.tokens[INPUTS * rows.start..INPUTS * rows.end]);
-            position.extend_from_slice(&self.position[2 * rows.start..2 * rows.end]);
-            cu_seqlens.push((position.len() / 2) as i32);
-            labels.push(self.labels[image]);
+            self.read(image, &mut packed.tokens, &mut packed.position)?;
+            packed.end(self.labels[image]);
         }
+        Ok(())
+    }
+
+    /// Adds an image to what the vectors have.
+    fn read(&self, image: usize, tokens: &mut Vec<f32>, position: &mut Vec<f32>) -> Result<(), String> {
+        let [_, rows] = self.places[image];
+        let mut file = self.seek(image)?;
+        for (numbers, more) in [(tokens, INPUTS * rows), (position, 2 * rows)] {
+            let before = numbers.len();
+            numbers.resize(before + more, 0.0);
+            file.read_exact(bytemuck::cast_slice_mut(&mut numbers[before..])).map_err(|e| unreadable(&e))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the file, which the next access finds at the beginning of an image.
+    fn seek(&self, image: usize) -> Result<&File, String> {
+        let start = self.places[image][0] * ROW * size_of::<f32>();
+        let mut file = &*self.file;
+        file.seek(SeekFrom::Start(start as u64)).map_err(|e| unreadable(&e))?;
+        Ok(file)
+    }
+
+    /// Calls a function with tokens and coordinates of each image, in order. If it returns `true`,
+    /// what it made of them is written back.
+    pub(crate) fn each(&self, mut visit: impl FnMut(&mut [f32], &mut [f32]) -> bool) -> Result<(), String> {
+        let (mut tokens, mut position) = (Vec::new(), Vec::new());
+        for image in 0..self.len() {
+            tokens.clear();
+            position.clear();
+            self.read(image, &mut tokens, &mut position)?;
+            if visit(&mut tokens, &mut position) {
+                let mut file = self.seek(image)?;
+                let mut write = |numbers: &[f32]| file.write_all(bytemuck::cast_slice(numbers));
+                write(&tokens).and_then(|()| write(&position)).map_err(|e| unwritable(&e))?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns a number that differs, in all likelihood, if anything of the data differs.
-    pub(crate) fn fingerprint(&self) -> u64 {
-        let bits = self.tokens.iter().chain(&self.position).map(|v| v.to_bits());
-        let words = bits.chain(self.labels.iter().map(|&l| l as u32)).chain(self.starts.iter().map(|&s| s as u32));
-        fnv(words)
+    pub(crate) fn fingerprint(&self) -> Result<u64, String> {
+        let rows = self.places.iter().map(|&[_, rows]| rows as u32);
+        let mut hash = fnv(rows.chain(self.labels.iter().map(|&label| label as u32)));
+        self.each(|tokens, position| {
+            hash = fnv_on(hash, tokens.iter().chain(&*position).map(|v| v.to_bits()));
+            false
+        })?;
+        Ok(hash)
     }
 }
 
-/// Makes the tokens of images. Each rank makes those of its share, and all ranks get those of all.
+fn unreadable(error: &io::Error) -> String {
+    format!("cannot read the file of tokens: {error}")
+}
+
+fn unwritable(error: &io::Error) -> String {
+    format!("cannot write the file of tokens: {error}; --scratch names a folder with more room")
+}
+
+/// Makes the tokens of images. Each rank makes those of its share, and all ranks write those of all
+/// into a file in `folder`. Of that many images at a time as a chunk has, the tokens are in memory.
 /// `choose` decides how, from height and width of the first images. An image that cannot be decoded
 /// is passed to `fail` with its place, on the rank whose image it is, and left out. Also returns
 /// how this rank decoded its images.
 pub(super) fn tokenize<C: LiveBrand>(
     team: &mut Team<C>,
-    device: Device,
+    (device, folder): (Device, &Path),
     (listing, labels): (&Listing, &[i32]),
     decode: &DecodeArg,
     choose: impl FnOnce(&[Size]) -> Result<TokenParams, String>,
     bar: &ProgressBar,
     mut fail: impl FnMut(usize, &str),
 ) -> Ranked<(Tokens, TokenParams, Decoded)> {
+    let mut file = tempfile::tempfile_in(folder)
+        .map_err(|e| format!("cannot keep the tokens in {}: {e}; --scratch names another folder", folder.display()))?;
     let own: Vec<usize> = (team.rank()..listing.paths.len()).step_by(team.size()).collect();
     let mut photos = Photos::open(device, own.iter().map(|&image| &listing.paths[image]), decode)?;
     let (mut choose, mut pipeline) = (Some(choose), None);
-    // The images of this rank that could be decoded.
-    let (mut images, mut tokens) = (Vec::new(), Tokens::default());
-    loop {
+    // Each image with its place in the file.
+    let (mut images, mut rows) = (Vec::new(), 0);
+    let params = loop {
         let chunk = photos.next_chunk(3)?;
         if let Some(chunk) = &chunk {
             bar.inc((chunk.failures.len() + chunk.inputs.len()) as u64);
@@ -253,7 +294,7 @@ pub(super) fn tokenize<C: LiveBrand>(
                 continue;
             }
         }
-        let (pipeline, _) = match (&pipeline, choose.take()) {
+        let (pipeline, params) = match (&pipeline, choose.take()) {
             (None, Some(choose)) => {
                 // All ranks come here once, also one that has no image.
                 let sizes = chunk.as_ref().map(|chunk| chunk.pixels.sizes()).unwrap_or_default();
@@ -264,21 +305,32 @@ pub(super) fn tokenize<C: LiveBrand>(
             (Some(pipeline), _) => pipeline,
             (None, None) => unreachable!("the parameters are chosen once, for the first pipeline"),
         };
-        let Some(chunk) = chunk else { break };
-        for (&index, set) in chunk.inputs.iter().zip(chunk.pixels.tokens(pipeline)) {
-            let image = own[index];
-            tokens.add(&set.map_err(|e| format!("{}: {e}", listing.paths[image].display()))?, labels[image]);
-            images.push(image);
+        let (mut heads, mut numbers) = (Vec::new(), Vec::new());
+        if let Some(chunk) = chunk {
+            for (&index, set) in chunk.inputs.iter().zip(chunk.pixels.tokens(pipeline)) {
+                let image = own[index];
+                let set = set.map_err(|e| format!("{}: {e}", listing.paths[image].display()))?;
+                heads.extend([image as u64, set.position.len() as u64 / 2]);
+                numbers.extend(set.tokens.iter().chain(&set.position));
+            }
         }
-    }
-    let all = match team.size() {
-        1 => tokens,
-        _ => tokens.merge(team, &images, labels)?,
+        // A rank without a chunk has no images left, and takes part until nobody has.
+        let heads = team.gather(heads)?.concat();
+        if heads.is_empty() {
+            break params.clone();
+        }
+        for numbers in team.gather(numbers)? {
+            file.write_all(bytemuck::cast_slice::<f32, u8>(&numbers)).map_err(|e| unwritable(&e))?;
+        }
+        for &[image, own] in heads.as_chunks::<2>().0 {
+            images.push((image as usize, [rows, own as usize]));
+            rows += own as usize;
+        }
     };
-    match pipeline {
-        Some((_, params)) => Ok((all, params, photos.decoded())),
-        None => unreachable!("the loop makes a pipeline before it ends"),
-    }
+    images.sort_unstable();
+    let labels = images.iter().map(|&(image, _)| labels[image]).collect();
+    let places = images.into_iter().map(|(_, place)| place).collect();
+    Ok((Tokens { file: Arc::new(file), places, labels }, params, photos.decoded()))
 }
 
 /// Returns height and width of the first images of all ranks: those that one rank alone would have

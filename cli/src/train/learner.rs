@@ -1,6 +1,6 @@
 //! The model of a run, on this rank.
 
-use thalweg::LiveBrand;
+use thalweg::{Activity, LiveBrand, Timeline};
 use thalweg_collective::{BucketSizes, Comm};
 use thalweg_train::overlap::DataParallel;
 use thalweg_train::{Loss, Precision, TokenTransformer};
@@ -41,16 +41,27 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> Learner<C, S, E> {
 
     /// Enqueues a step on the images of a batch, of which each rank takes every `size`-th. The loss
     /// is that of all of them.
-    pub(super) fn step(&mut self, set: &Tokens, images: &[usize], packed: &mut Packed) -> Result<Loss> {
+    pub(super) fn step(
+        &mut self,
+        set: &Tokens,
+        images: &[usize],
+        packed: &mut Packed,
+        timeline: &Timeline,
+    ) -> Result<Loss> {
         let (rank, size) = (self.comm().rank(), self.comm().size());
         let own: Vec<usize> = images.iter().copied().skip(rank).step_by(size).collect();
-        set.pack(&own, packed);
-        Ok(match self {
-            Self::Alone(model, _) => model.step(&packed.batch())?,
-            // The last batch may have fewer images than there are ranks.
-            Self::Together(model) if own.is_empty() => model.step(&[], images.len())?,
-            Self::Together(model) => model.step(&[packed.batch()], images.len())?,
-        })
+        timeline.host("main", "read tokens", || set.pack(&own, packed))?;
+        let (train, mut loss) = (self.model().stream(), None);
+        timeline.span(&train, Activity::Compute, "train", || {
+            loss = Some(match self {
+                Self::Alone(model, _) => model.step(&packed.batch()),
+                // The last batch may have fewer images than there are ranks.
+                Self::Together(model) if own.is_empty() => model.step(&[], images.len()),
+                Self::Together(model) => model.step(&[packed.batch()], images.len()),
+            });
+            Ok(())
+        })?;
+        Ok(loss.unwrap_or(Err(thalweg_train::Error::Lost))?)
     }
 
     /// Returns the mean loss over images, and which part of them the model gets right: the same
@@ -62,7 +73,7 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> Learner<C, S, E> {
         // rank.
         let mut found = vec![0.0; 2 * places.len().div_ceil(TESTED)];
         for (places, found) in places.chunks(TESTED).zip(found.chunks_mut(2)).skip(rank).step_by(size) {
-            images.pack(places, packed);
+            images.pack(places, packed)?;
             let batch = packed.batch();
             let said = self.model().evaluate(&batch)?;
             found[0] = f64::from(said.loss.unwrap_or(f32::NAN)) * places.len() as f64;

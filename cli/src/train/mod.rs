@@ -1,8 +1,9 @@
 //! The subcommand `thalweg train`.
 //!
-//! The tokens of all images are computed once and stay in memory. Then a token transformer
-//! (`thalweg_train`) learns from batches of them. After each epoch the images that are kept apart
-//! are tested, the best model so far is written, and a checkpoint, from which `--resume` goes on.
+//! The tokens of all images are computed once, as the photographs come from the loader, and are
+//! kept in a file (`data`). Then a token transformer (`thalweg_train`) learns from batches of them.
+//! After each epoch the images that are kept apart are tested, the best model so far is written,
+//! and a checkpoint, from which `--resume` goes on; `--checkpoint-steps` writes more of them.
 //! `thalweg_train::overlap::texture_prefetch`, which makes the tokens of the next batch beside
 //! training, is for photographs that are seen once or change: here it would make the same tokens
 //! again in each epoch.
@@ -28,7 +29,7 @@ use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use thalweg::simt::bf16;
-use thalweg::{Device, LiveBrand, Stream, stream_tags};
+use thalweg::{Device, LiveBrand, Stream, Timeline, stream_tags};
 use thalweg_collective::{World, WorldOptions};
 use thalweg_train::{AdamW, Tensors, TokenTransformer, TokenTransformerConfig};
 use thalweg_vision::TokenParams;
@@ -51,6 +52,8 @@ pub(crate) const TOKENS: &str = "thalweg.tokens";
 
 /// The images of a batch that is tested.
 const TESTED: usize = 64;
+/// The steps that `--timeline` draws.
+const DRAWN: u64 = 10;
 /// The steps whose loss is not read yet.
 const UNREAD: usize = 4;
 
@@ -96,6 +99,17 @@ struct Begin {
     /// The epochs so far, and the fingerprint of their images, if the run goes on.
     history: Vec<Epoch>,
     fingerprint: Option<u64>,
+    /// The part of the next epoch that is done.
+    within: Within,
+}
+
+/// The part of an epoch that a run has behind it.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+struct Within {
+    steps: u64,
+    images: u32,
+    /// The bits of the sum of the losses of these images, which JSON would round.
+    loss: u64,
 }
 
 /// The files of a run. Rank 0 writes them.
@@ -228,13 +242,14 @@ fn learn<S: LiveBrand, C: LiveBrand>(
 /// Finds out how a run begins: anew, or at the checkpoint. What it will write must be possible to
 /// write.
 fn begin(args: &TrainArgs, files: &Files<'_>) -> Result<Begin, String> {
-    [Some(files.model), files.json].into_iter().flatten().try_for_each(output::can_write)?;
+    [Some(files.model), files.json, args.timeline.as_deref()].into_iter().flatten().try_for_each(output::can_write)?;
     if !args.resume {
-        return Ok(Begin { settings: args.settings(None)?, history: Vec::new(), fingerprint: None });
+        let settings = args.settings(None)?;
+        return Ok(Begin { settings, history: Vec::new(), fingerprint: None, within: Within::default() });
     }
     let file = Tensors::load(&files.checkpoint).map_err(|e| match files.checkpoint.exists() {
         true => format!("--resume: {e}"),
-        false => format!("--resume: {e}; a run has it after its first epoch, so start this one without --resume"),
+        false => format!("--resume: {e}; a run has it after its first epoch, or --checkpoint-steps, so start this one without --resume"),
     })?;
     let saved: Settings = value(&file, "progress.settings")?;
     let (history, fingerprint): (Vec<Epoch>, _) = (value(&file, "progress.history")?, value(&file, "progress.data")?);
@@ -243,7 +258,8 @@ fn begin(args: &TrainArgs, files: &Files<'_>) -> Result<Begin, String> {
             file.format_error("`progress.history` in the metadata: the epochs are not 1, 2, 3 and so on".into());
         return Err(format!("--resume: {wrong}"));
     }
-    Ok(Begin { settings: args.settings(Some(&saved))?, history, fingerprint: Some(fingerprint) })
+    let within = value(&file, "progress.within")?;
+    Ok(Begin { settings: args.settings(Some(&saved))?, history, fingerprint: Some(fingerprint), within })
 }
 
 /// Reads a value of a file's metadata.
@@ -288,25 +304,22 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
     };
     let choose = |sizes: &[_]| settings.params(sizes);
     let decode = &args.decode;
+    // The machines of other ranks need not have the folder of --out.
+    let (of_out, of_system) = (output::folder(&args.out), std::env::temp_dir());
+    let place = (device, args.scratch.as_deref().unwrap_or(if of_out.is_dir() { of_out } else { &of_system }));
     let (all, params, mut decoded) =
-        tokenize(team, device, (&listing, &labels), decode, choose, &bar, |i, e| fail(&listing.paths[i], e))?;
-    let part = |images: &[usize]| {
-        let (mut part, mut packed) = (Tokens::default(), Packed::default());
-        all.pack(images, &mut packed);
-        part.take(&packed);
-        part
-    };
-    let (mut learn, mut test) = match &apart {
+        tokenize(team, place, (&listing, &labels), decode, choose, &bar, |i, e| fail(&listing.paths[i], e))?;
+    let (learn, test) = match &apart {
         Some((listing, labels)) => {
             let chosen = |_: &[_]| Ok(params.clone());
             let fail = |i: usize, e: &str| fail(&listing.paths[i], e);
-            let (test, _, more) = tokenize(team, device, (listing, labels), decode, chosen, &bar, fail)?;
+            let (test, _, more) = tokenize(team, place, (listing, labels), decode, chosen, &bar, fail)?;
             decoded.add(more);
             (all, test)
         }
         None => {
             let [learn, test] = split(&all.labels, settings.val_share, settings.seed);
-            (part(&learn), part(&test))
+            (all.part(&learn), all.part(&test))
         }
     };
     bar.finish_and_clear();
@@ -326,10 +339,10 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
             test.len()
         )));
     }
-    let fingerprint = learn.fingerprint() ^ test.fingerprint().rotate_left(1);
-    let scaling = Scaling::of(&learn);
-    scaling.apply(&mut learn);
-    scaling.apply(&mut test);
+    let fingerprint = learn.fingerprint()? ^ test.fingerprint()?.rotate_left(1);
+    let scaling = Scaling::of(&learn)?;
+    scaling.apply(&learn)?;
+    scaling.apply(&test)?;
     Ok((Set { classes, params, scaling, learn, test, fingerprint }, inputs))
 }
 
@@ -378,6 +391,9 @@ fn fit<S: LiveBrand, C: LiveBrand, E: thalweg_train::Precision>(
         run.show(|| format!("all {epochs} epochs are trained; a larger --epochs trains longer\n"))?;
     }
     let mut packed = Packed::default();
+    // The epoch in which the checkpoint was written goes on behind its steps.
+    let mut within = run.begin.within;
+    let (mut timeline, mut drawn) = (Timeline::disabled(), run.args.timeline.as_deref().filter(|_| run.leads));
     for epoch in history.len() as u32 + 1..=epochs {
         if let Some(best) = &best
             && settings.patience > 0
@@ -390,17 +406,34 @@ fn fit<S: LiveBrand, C: LiveBrand, E: thalweg_train::Precision>(
         let bar = run.bar(set.learn.len(), output::IMAGES);
         let mut order: Vec<usize> = (0..set.learn.len()).collect();
         shuffle(&mut order, seed, epoch);
-        let (mut sum, mut seen, mut unread) = (0.0, 0, VecDeque::with_capacity(UNREAD + 1));
-        for images in order.chunks(batch) {
-            unread.push_back((learner.step(&set.learn, images, &mut packed)?, images.len()));
-            while unread.len() > UNREAD {
-                settle(&mut unread, &mut sum, &mut seen)?;
+        let Within { steps: done, images: before, loss } = std::mem::take(&mut within);
+        let (mut sum, mut seen, mut unread) = (f64::from_bits(loss), before, VecDeque::with_capacity(UNREAD + 1));
+        bar.inc(before.into());
+        for (step, images) in (1..).zip(order.chunks(batch)).skip(done as usize) {
+            if drawn.is_some() && !timeline.is_enabled() && step + DRAWN > steps_of_epoch {
+                timeline = Timeline::new(stream.device())?;
+            }
+            unread.push_back((learner.step(&set.learn, images, &mut packed, &timeline)?, images.len()));
+            let marks = run.args.checkpoint_steps.is_some_and(|every| step % every == 0 && step < steps_of_epoch);
+            while unread.len() > if marks { 0 } else { UNREAD } {
+                timeline.wait("main", "loss", || settle(&mut unread, &mut sum, &mut seen))?;
+            }
+            if marks {
+                learner.verify()?;
+                let within = Within { steps: step, images: seen, loss: sum.to_bits() };
+                if run.leads {
+                    checkpoint(run, learner.model(), set, &history, within)?;
+                }
             }
             bar.inc(images.len() as u64);
             bar.set_message(format!("epoch {epoch}/{epochs}  loss {:.4}", sum / f64::from(seen.max(1))));
         }
         while !unread.is_empty() {
-            settle(&mut unread, &mut sum, &mut seen)?;
+            timeline.wait("main", "loss", || settle(&mut unread, &mut sum, &mut seen))?;
+        }
+        if let Some(path) = drawn.take() {
+            let trace = std::mem::replace(&mut timeline, Timeline::disabled()).finish()?;
+            output::whole(|| trace.save(path))?;
         }
         let loss = sum / f64::from(seen);
         if !loss.is_finite() {
@@ -408,7 +441,7 @@ fn fit<S: LiveBrand, C: LiveBrand, E: thalweg_train::Precision>(
                 "epoch {epoch}: the loss is {loss}; try a smaller --lr. The last checkpoint is from before this epoch"
             )));
         }
-        let images_per_second = f64::from(seen) / begin.elapsed().max(Duration::from_nanos(1)).as_secs_f64();
+        let images_per_second = f64::from(seen - before) / begin.elapsed().max(Duration::from_nanos(1)).as_secs_f64();
         let (val_loss, val_accuracy) = learner.test(&set.test, &mut packed)?;
         bar.finish_and_clear();
         let now = Epoch { epoch, loss, val_loss, val_accuracy, images_per_second };
@@ -450,13 +483,25 @@ fn write<S: LiveBrand, E: thalweg_train::Precision>(
         tensors.metadata.insert(TOKENS.into(), json!(set.params).to_string());
         output::whole(|| tensors.save(run.files.model))?;
     }
+    checkpoint(run, model, set, history, Within::default())?;
+    Ok(write_report(&run.files, history, None)?)
+}
+
+/// Writes the checkpoint, from which a run goes on behind these epochs and this part of the next.
+fn checkpoint<S: LiveBrand, E: thalweg_train::Precision>(
+    run: &Run<'_>,
+    model: &TokenTransformer<S, E>,
+    set: &Set,
+    history: &[Epoch],
+    within: Within,
+) -> Result<(), Problem> {
     let progress = BTreeMap::from([
         ("settings".to_owned(), json!(run.begin.settings).to_string()),
         ("history".to_owned(), json!(history).to_string()),
         ("data".to_owned(), set.fingerprint.to_string()),
+        ("within".to_owned(), json!(within).to_string()),
     ]);
-    output::whole(|| model.checkpoint(&run.files.checkpoint, &progress))?;
-    Ok(write_report(&run.files, history, None)?)
+    Ok(output::whole(|| model.checkpoint(&run.files.checkpoint, &progress))?)
 }
 
 /// Waits for the oldest loss that was not read yet, and adds it.

@@ -15,15 +15,21 @@ pub(super) struct Scaling {
     position: [[f64; 2]; 2],
 }
 
+/// Adds what `of` makes of each number to the sum of its column.
+fn add<const N: usize>(sums: &mut [f64; N], rows: &[f32], of: impl Fn(usize, f64) -> f64) {
+    for row in rows.as_chunks::<N>().0 {
+        for (c, (sum, v)) in sums.iter_mut().zip(row).enumerate() {
+            *sum += of(c, f64::from(*v));
+        }
+    }
+}
+
 /// Returns the mean of each column, and 1 / standard deviation. A column that hardly changes is not
 /// enlarged.
-fn columns<const N: usize>(rows: &[f32]) -> [[f64; 2]; N] {
-    let count = (rows.len() / N).max(1) as f64;
+fn columns<const N: usize>(means: [f64; N], squares: [f64; N], count: f64) -> [[f64; 2]; N] {
     std::array::from_fn(|c| {
-        let column = || rows.iter().skip(c).step_by(N).map(|&v| f64::from(v));
-        let mean = column().sum::<f64>() / count;
-        let deviation = (column().map(|v| (v - mean).powi(2)).sum::<f64>() / count).sqrt();
-        [mean, if deviation > 1e-3 { 1.0 / deviation } else { 1.0 }]
+        let deviation = (squares[c] / count).sqrt();
+        [means[c], if deviation > 1e-3 { 1.0 / deviation } else { 1.0 }]
     })
 }
 
@@ -36,13 +42,29 @@ fn apply<const N: usize>(by: &[[f64; 2]; N], rows: &mut [f32]) {
 }
 
 impl Scaling {
-    pub(super) fn of(tokens: &Tokens) -> Self {
-        Self { tokens: columns(&tokens.tokens), position: columns(&tokens.position) }
+    pub(super) fn of(images: &Tokens) -> Result<Self, String> {
+        let count = images.rows().max(1) as f64;
+        let sums = |of: &dyn Fn(usize, f64) -> f64, of_position: &dyn Fn(usize, f64) -> f64| {
+            let mut sums = ([0.0; INPUTS], [0.0; 2]);
+            images.each(|tokens, position| {
+                add(&mut sums.0, tokens, of);
+                add(&mut sums.1, position, of_position);
+                false
+            })?;
+            Ok::<_, String>(sums)
+        };
+        let (tokens, position) = sums(&|_, v| v, &|_, v| v)?;
+        let (tokens, position) = (tokens.map(|sum| sum / count), position.map(|sum| sum / count));
+        let squares = sums(&|c, v| (v - tokens[c]).powi(2), &|c, v| (v - position[c]).powi(2))?;
+        Ok(Self { tokens: columns(tokens, squares.0, count), position: columns(position, squares.1, count) })
     }
 
-    pub(super) fn apply(&self, tokens: &mut Tokens) {
-        apply(&self.tokens, &mut tokens.tokens);
-        apply(&self.position, &mut tokens.position);
+    pub(super) fn apply(&self, images: &Tokens) -> Result<(), String> {
+        images.each(|tokens, position| {
+            apply(&self.tokens, tokens);
+            apply(&self.position, position);
+            true
+        })
     }
 
     /// Changes a model of scaled tokens into one of tokens as they are.

@@ -25,7 +25,8 @@ pub const MEASURED_CUBLASLT: &[Usage] = &[TIMELINE, BATCH, STEPS, SLOTS, RUNS, C
 pub const BATCH: Usage = ("--batch N", "the images or sequences of a step; of vlm_pipeline the tokens of a text");
 pub const STEPS: Usage = ("--steps N", "the steps, or the requests");
 const SLOTS: Usage = ("--slots N", "the batches or requests under way at most, in the overlapped form");
-const RUNS: Usage = ("--runs N", "take all steps N times, and print the median time; a timeline has the last run only");
+pub const RUNS: Usage =
+    ("--runs N", "take all steps N times, and print the median time; a timeline has the last run only");
 pub const CUBLASLT: Usage = ("--cublaslt", "have cuBLASLt compute the products (with the feature `cublaslt`)");
 
 impl Arguments {
@@ -160,16 +161,23 @@ pub fn numbers(len: usize, seed: u64) -> Vec<f32> {
 
 /// Prints both times, and checks that both runs learned the same weights.
 pub fn compare(device: Device, serial: (Duration, Tensors), overlapped: (Duration, Tensors), steps: usize) {
-    let same = serial.1.tensors.iter().zip(&overlapped.1.tensors).all(|(a, b)| a == b);
-    assert!(
-        same && serial.1.tensors.len() == overlapped.1.tensors.len(),
-        "the weights differ from those of one stream"
-    );
+    compare_named(device, ("one stream", serial), ("overlapped", overlapped), steps);
+}
+
+/// Does the same as [`compare`] for runs with these names.
+pub fn compare_named(
+    device: Device,
+    (a, first): (&str, (Duration, Tensors)),
+    (b, second): (&str, (Duration, Tensors)),
+    steps: usize,
+) {
+    let same = first.1.tensors.iter().zip(&second.1.tensors).all(|(a, b)| a == b);
+    assert!(same && first.1.tensors.len() == second.1.tensors.len(), "the weights differ from those of `{a}`");
     let rate = |time: Duration| steps as f64 / time.as_secs_f64();
     println!(
-        "one stream {:.1} steps/s, overlapped {:.1} steps/s{}; the weights are the same, bit for bit",
-        rate(serial.0),
-        rate(overlapped.0),
-        gain(device, serial.0, overlapped.0)
+        "{a} {:.1} steps/s, {b} {:.1} steps/s{}; the weights are the same, bit for bit",
+        rate(first.0),
+        rate(second.0),
+        gain(device, first.0, second.0)
     );
 }

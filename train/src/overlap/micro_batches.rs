@@ -15,7 +15,7 @@ use thalweg::{Activity, LiveBrand, Ring, Stream, Timeline};
 use thalweg_kernels::train::sum_rows;
 
 use crate::error::{Error, Result};
-use crate::model::{Extent, PassOn, TokenBatch};
+use crate::model::{Extent, MicroBatch, PassOn, TokenBatch};
 use crate::optimizer::AdamW;
 use crate::precision::Precision;
 use crate::transformer::{Loss, MomentsOn, TokenTransformer};
@@ -85,20 +85,61 @@ pub fn watched<F: LiveBrand, S: LiveBrand, E: Precision>(
     for batch in batches {
         batch.check(model.config(), true)?;
     }
-    let most = batches.iter().map(Extent::of).reduce(|a, b| Extent {
-        rows: a.rows.max(b.rows),
-        sequences: a.sequences.max(b.sequences),
-        padded: false,
-    });
+    let extents: Vec<_> = batches.iter().map(Extent::of).collect();
+    let fill = |s: &Stream<F>, k: usize, pass: &mut PassOn<F, E>| Ok(pass.upload(s, &batches[k])?);
+    accumulate((forward, forward), model, slots, &extents, fill, timeline, before)
+}
+
+/// Does the same as [`micro_batches`](fn@micro_batches) for micro-batches that a stage before makes
+/// on the device: `input` enqueues on the stream `prepare` what fills each of them. `batches` has
+/// the number of tokens and of sequences of each.
+///
+/// The stage may be ahead of the update: it reads no weights. A forward pass may not. Beside the
+/// backward passes of the step before it would read stale weights and learn something else, so it
+/// gets weights only after their update.
+///
+/// # Errors
+/// The errors of [`micro_batches`](fn@micro_batches), and those of `input`. What the buffers hold
+/// is not checked.
+pub fn micro_batches_from<P: LiveBrand, F: LiveBrand, S: LiveBrand, E: Precision>(
+    (prepare, forward): (&Stream<P>, &Stream<F>),
+    model: &mut TokenTransformer<S, E>,
+    slots: usize,
+    batches: &[[usize; 2]],
+    mut input: impl FnMut(&Stream<P>, usize, MicroBatch<'_, P>) -> Result<()>,
+    timeline: &Timeline,
+) -> Result<Loss> {
+    if let Some([rows, sequences]) = batches.iter().find(|[rows, sequences]| *sequences == 0 || rows < sequences) {
+        return Err(Error::Batch(format!("{rows} tokens in {sequences} sequences")));
+    }
+    let extents: Vec<_> = batches.iter().map(|&[rows, sequences]| Extent { rows, sequences, padded: false }).collect();
+    let inputs = model.config().input_dim;
+    let fill = |s: &Stream<P>, k: usize, pass: &mut PassOn<P, E>| input(s, k, pass.input(inputs, extents[k])?);
+    accumulate((prepare, forward), model, slots, &extents, fill, timeline, |_, _| ())
+}
+
+/// Enqueues a step on micro-batches of these extents, which `fill` brings into their passes.
+fn accumulate<P: LiveBrand, F: LiveBrand, S: LiveBrand, E: Precision>(
+    (prepare, forward): (&Stream<P>, &Stream<F>),
+    model: &mut TokenTransformer<S, E>,
+    slots: usize,
+    batches: &[Extent],
+    fill: impl FnMut(&Stream<P>, usize, &mut PassOn<P, E>) -> Result<()>,
+    timeline: &Timeline,
+    before: impl Fn(bool, usize),
+) -> Result<Loss> {
+    let most = batches.iter().copied().reduce(Extent::or);
     let (Some(most), 1..) = (most, slots) else {
         return Err(Error::Batch(format!("{} batches in {slots} slots", batches.len())));
     };
-    let sequences = batches.iter().map(TokenBatch::sequences).sum();
+    let sequences = batches.iter().map(|extent| extent.sequences).sum();
     let s = model.stream;
-    if forward.device() != s.device() {
-        // Slots of another device would never come to the model's stream.
-        let (resource, stream) = (s.device().to_string(), forward.device().to_string());
-        return Err(thalweg::Error::DeviceMismatch { resource, stream }.into());
+    for device in [prepare.device(), forward.device()] {
+        if device != s.device() {
+            // Slots of another device would never come to the model's stream.
+            let (resource, stream) = (s.device().to_string(), device.to_string());
+            return Err(thalweg::Error::DeviceMismatch { resource, stream }.into());
+        }
     }
     let mut loss = s.bind(s.device().pinned::<f32>(1)?)?;
     model.make_scratch(most.rows)?;
@@ -119,9 +160,9 @@ pub fn watched<F: LiveBrand, S: LiveBrand, E: Precision>(
     let ran = prepared.map_err(Error::from).and_then(|()| {
         let (there, here) = (forward.reading(&shared)?, s.reading(&shared)?);
         stages::<_, Error>(&mut passes.1)
+            .step(prepare, Activity::Upload, fill)
             .step(forward, Activity::Compute, |s, k, pass| {
                 before(false, k);
-                pass.upload(s, &batches[k])?;
                 net.forward(s, there.view(), pass)?;
                 Ok(net.loss(s, sequences, pass)?)
             })

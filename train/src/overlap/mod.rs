@@ -3,6 +3,7 @@
 //! | your situation | pattern | what overlaps |
 //! |---|---|---|
 //! | a batch is too large, so its gradient is the sum over several | [`micro_batches`](fn@micro_batches) | forward of micro-batch k + 1 with backward of k |
+//! | the same with micro-batches that are made on the device | [`micro_batches_from`] | making k + 2, forward of k + 1, backward of k |
 //! | a frozen encoder in front of a model that learns | [`encoder_decoder`](fn@encoder_decoder) | encoding batch N + 1 with training on N |
 //! | data-parallel training | `DataParallel` | the reduction of gradients over the ranks with the rest of the backward pass |
 //! | random augmentation of images on the device | `augment_train` | the upload of batch N + 2, augmentation of N + 1, training on N |
@@ -28,12 +29,13 @@ pub mod texture_prefetch;
 pub mod trainable;
 pub mod vlm_pipeline;
 
+pub use crate::model::MicroBatch;
 #[cfg(feature = "vision")]
 pub use augment_train::{Augmented, AugmentedOn, augment_train};
 #[cfg(feature = "collective")]
 pub use data_parallel::{BucketSink, DataParallel};
 pub use encoder_decoder::{Encoded, EncodedOn, encoder_decoder};
-pub use micro_batches::micro_batches;
+pub use micro_batches::{micro_batches, micro_batches_from};
 #[cfg(feature = "vision")]
 pub use texture_prefetch::{Photographs, PhotographsOn, texture_prefetch};
 pub use trainable::Trainable;

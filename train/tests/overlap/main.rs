@@ -2,6 +2,7 @@
 //! no memory in the steady state, and failures. Each pattern has its file.
 
 mod augment_train;
+mod batch_streams;
 mod common;
 mod encoder_decoder;
 mod micro_batches;

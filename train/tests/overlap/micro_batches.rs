@@ -4,8 +4,8 @@ use testkit::devices::alone;
 use testkit::gate::{Gate, guarded};
 use thalweg::simt::bf16;
 use thalweg::{Device, DeviceKind, Error, LiveBrand, Stream, Timeline};
-use thalweg_train::overlap::micro_batches;
 use thalweg_train::overlap::micro_batches::watched;
+use thalweg_train::overlap::{MicroBatch, micro_batches, micro_batches_from};
 use thalweg_train::{Precision, TokenBatch};
 
 use crate::common::{
@@ -49,6 +49,72 @@ fn micro_batches_on_two_streams_have_the_bits_of_one() {
     let _alone = alone();
     micro_is_serial::<f32>();
     micro_is_serial::<bf16>();
+}
+
+/// Micro-batches that a stage before makes on the device give the same bits, and the stage goes on
+/// while the forward passes stand at a gate.
+#[test]
+fn a_stage_before_makes_the_micro_batches() {
+    let _alone = alone();
+    everywhere_and_seeded(|device| {
+        let [a, b, c] = lanes(device);
+        let want = b.enter(|train| micro::<_, _, f32>(train, train, 1));
+        let got = a.enter(|prepare| b.enter(|train| c.enter(|forward| from(prepare, forward, train, None))));
+        assert!(got == want, "{device}");
+    });
+    for &device in devices() {
+        let [a, b, c] = lanes(device);
+        a.enter(|prepare| {
+            b.enter(|train| {
+                c.enter(|forward| {
+                    let want = from(prepare, forward, train, None);
+                    let gate = Gate::closed(device);
+                    let got = guarded(&[&gate], || from(prepare, forward, train, Some(&gate)));
+                    assert!(got == want, "{device}");
+                });
+            });
+        });
+    }
+}
+
+/// Takes the steps of [`micro`] on micro-batches that `prepare` fills. With a gate, the forward
+/// passes of the last step are held until the stage before has filled three slots.
+fn from<P: LiveBrand, F: LiveBrand, S: LiveBrand>(
+    prepare: &Stream<P>,
+    forward: &Stream<F>,
+    train: &Stream<S>,
+    gate: Option<&Gate>,
+) -> Bits {
+    let mut model = model::<_, f32>(train, base_config());
+    let (mut losses, samples) = (Vec::new(), micro_samples());
+    for (n, step) in samples.iter().enumerate() {
+        let batches: Vec<_> = step.iter().map(Sample::batch).collect();
+        let held = gate.filter(|_| n + 1 == samples.len());
+        let input = |s: &Stream<P>, k: usize, to: MicroBatch<'_, P>| {
+            match (held, k) {
+                (Some(gate), 0) => {
+                    // What the steps before have left is done, so only this step is held.
+                    train.synchronize()?;
+                    gate.hold(forward);
+                }
+                (Some(gate), 2) => {
+                    s.synchronize()?;
+                    assert!(!forward.is_complete()?, "the forward passes are held");
+                    gate.open();
+                }
+                _ => {}
+            }
+            let TokenBatch { tokens, position, cu_seqlens, labels } = batches[k];
+            s.copy_to_device(&s.bind(s.device().pinned_from(tokens)?)?, to.tokens)?;
+            s.copy_to_device(&s.bind(s.device().pinned_from(position)?)?, to.position)?;
+            s.copy_to_device(&s.bind(s.device().pinned_from(cu_seqlens)?)?, to.cu_seqlens)?;
+            Ok(s.copy_to_device(&s.bind(s.device().pinned_from(labels)?)?, to.labels)?)
+        };
+        let shapes: Vec<_> = batches.iter().map(|batch| [batch.rows(), batch.sequences()]).collect();
+        let off = Timeline::disabled();
+        losses.push(micro_batches_from((prepare, forward), &mut model, 3, &shapes, input, &off).unwrap());
+    }
+    results(losses, &model)
 }
 
 /// The gradients are those of one batch with all sequences, up to rounding.

@@ -94,6 +94,7 @@ fn all(built: &[Built]) -> Result<(), String> {
     command_line(built, "collective", "all_reduce")?;
     ranks(built, "collective", "all_reduce", &[])?;
     ranks(built, "train", "data_parallel", &[])?;
+    ranks(built, "train", "disk_to_model", &[])?;
     ranks(built, "train", "distributed", &[])?;
     ranks(built, "train", "own_model", &[])
 }
