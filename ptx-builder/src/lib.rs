@@ -211,8 +211,9 @@ impl PtxBuilder {
         let id = format!("{} {} {}", compiler.name(), self.flags_line(), krate.display());
         let kept = work.join(format!("kernels-{:032x}", ptx::fingerprint(id.as_bytes())));
         let target_dir = scratch.0.join("kernels");
+        let mut known = Vec::new();
         if fs::rename(&kept, &target_dir).is_ok() {
-            forget(&target_dir)?;
+            known = forget(&target_dir, &krate)?;
         }
         let mut cargo = compiler.cargo(["rustc", "--lib", "--crate-type=staticlib"], &manifest, &target_dir);
         let mut flags = self.rustc_flags();
@@ -231,7 +232,14 @@ impl PtxBuilder {
             let path = found.first().cloned().unwrap_or_else(|| target_dir.join("kernels.s"));
             Ok((fs::read_to_string(&path).at(&path)?, sources(&target_dir, &krate, &work)?))
         });
-        _ = fs::rename(&target_dir, &kept); // unless another build did
+        // After a mistake in the crate, what it depends on is as good as before.
+        let compiled = match &made {
+            Ok((_, sources)) => sources.clone(),
+            Err(_) => known.iter().filter_map(|path| SourceFile::read(&krate, path).ok()).collect(),
+        };
+        if !compiled.is_empty() && write_sources(&target_dir, &compiled).is_ok() {
+            _ = fs::rename(&target_dir, &kept); // unless another build did
+        }
         let (text, sources) = made?;
         PtxFile::checked(&text, compiler.name(), &self.target, &self.flags_line(), sources, self.reports)
     }
@@ -492,15 +500,42 @@ fn sources(target_dir: &Path, krate: &Path, work: &Path) -> Result<Vec<SourceFil
     relative.map(|path| SourceFile::read(krate, &path)).collect()
 }
 
-/// Removes the PTX of the build before, and what makes cargo believe that it is up to date: cargo
-/// compares times, and only what a crate depends on is left to that.
-fn forget(target_dir: &Path) -> Result<(), Error> {
+/// Removes from a kept target directory what belongs to the crate itself, so that cargo compiles it
+/// again. Returns the sources that the directory was made from.
+///
+/// Cargo compares times. If a source has other contents than it was compiled from and is not newer,
+/// as after a copy that keeps times, cargo would not see it, and the whole directory goes.
+fn forget(target_dir: &Path, krate: &Path) -> Result<Vec<String>, Error> {
+    let list = target_dir.join(SOURCES);
+    let (Ok(text), Ok(made)) = (fs::read_to_string(&list), fs::metadata(&list).and_then(|list| list.modified())) else {
+        fs::remove_dir_all(target_dir).at(target_dir)?;
+        return Ok(Vec::new());
+    };
+    let known: Vec<_> = text.lines().filter_map(|line| line.split_once(' ')).collect();
+    for (fingerprint, path) in &known {
+        let newer = fs::metadata(krate.join(path)).and_then(|file| file.modified()).is_ok_and(|time| time > made);
+        let same = |source: SourceFile| format!("{:032x}", source.fingerprint) == *fingerprint;
+        // Cargo sees that a file is missing.
+        if !newer && !SourceFile::read(krate, path).map_or(true, same) {
+            fs::remove_dir_all(target_dir).at(target_dir)?;
+            return Ok(Vec::new());
+        }
+    }
     let release = target_dir.join(TRIPLE).join("release");
+    // The lists of sources beside libraries, one of which may have another name now.
+    for entry in fs::read_dir(&release).at(&release)? {
+        let path = entry.at(&release)?.path();
+        if path.extension().is_some_and(|e| e == "d") {
+            fs::remove_file(&path).at(&path)?;
+        }
+    }
     for path in assembly(&release)? {
-        fs::remove_file(&path).at(&path)?;
         // The file has the name of the library and a hash, which the directory of its fingerprint
         // ends with, too.
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        for file in [path.clone(), path.with_extension("d")] {
+            fs::remove_file(&file).at(&file)?;
+        }
         let Some((_, hash)) = name.rsplit_once('-') else { continue };
         let all = release.join(".fingerprint");
         for entry in fs::read_dir(&all).at(&all)? {
@@ -510,7 +545,15 @@ fn forget(target_dir: &Path) -> Result<(), Error> {
             }
         }
     }
-    Ok(())
+    Ok(known.into_iter().map(|(_, path)| path.to_owned()).collect())
+}
+
+/// The list of sources in a kept target directory.
+const SOURCES: &str = "sources";
+
+fn write_sources(target_dir: &Path, sources: &[SourceFile]) -> std::io::Result<()> {
+    let line = |source: &SourceFile| format!("{:032x} {}\n", source.fingerprint, source.path);
+    fs::write(target_dir.join(SOURCES), sources.iter().map(line).collect::<String>())
 }
 
 /// Returns the files of PTX that a build left.

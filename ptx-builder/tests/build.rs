@@ -109,11 +109,7 @@ fn a_second_build_compiles_the_crate_and_not_what_it_depends_on() {
     };
     let first = build().unwrap();
     let (dependency, own) = (compiled("libfixture_dep"), compiled("fixture_kernels"));
-    // The time of the file stays, as in a copy that keeps times.
-    let file = fixture.krate().join("src/lib.rs");
-    let time = fs::metadata(&file).unwrap().modified().unwrap();
     fixture.edit("src/lib.rs", |text| text.replace("fn saxpy(", "fn saxpy2("));
-    fs::File::options().append(true).open(&file).unwrap().set_modified(time).unwrap();
     let second = build().unwrap();
     assert!(second.entries.contains(&"saxpy2".into()) && second.sources != first.sources, "{:?}", second.entries);
     assert!(compiled("libfixture_dep") == dependency && compiled("fixture_kernels") > own);
@@ -125,9 +121,21 @@ fn a_second_build_compiles_the_crate_and_not_what_it_depends_on() {
     fixture.edit("Cargo.toml", |text| text.replace("version = \"0.0.0\"", "version = \"0.0.1\""));
     let third = build().unwrap();
     assert_eq!(third.entries, first.entries);
-    // A change of what it depends on is seen.
+    // A change of what it depends on is seen, also one that leaves the file as old as it was.
+    let file = fixture.krate().join("dep/src/lib.rs");
+    let (before, time) = (fs::read_to_string(&file).unwrap(), fs::metadata(&file).unwrap().modified().unwrap());
     fixture.edit("dep/src/lib.rs", |text| text.replace("entry_of_a_dependency", "another_entry"));
     assert!(build().unwrap().entries.contains(&"another_entry".into()));
+    fs::write(&file, before).unwrap();
+    fs::File::options().append(true).open(&file).unwrap().set_modified(time).unwrap();
+    assert_eq!(build().unwrap().entries, first.entries);
+
+    // A library of another name, whose file has another name, too.
+    fixture.edit("Cargo.toml", |text| text + "\n[lib]\nname = \"another\"\npath = \"src/another.rs\"\n");
+    fs::rename(fixture.krate().join("src/lib.rs"), fixture.krate().join("src/another.rs")).unwrap();
+    let renamed = build().unwrap();
+    assert!(renamed.sources.iter().any(|source| source.path == "src/another.rs"));
+    assert!(renamed.sources.iter().all(|source| source.path != "src/lib.rs"), "{:?}", renamed.sources);
 }
 
 #[test]

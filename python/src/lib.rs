@@ -39,8 +39,8 @@ mod _thalweg {
 
     /// Sets how many threads decode and process on the host.
     #[pyfunction]
-    fn set_num_threads(threads: usize) {
-        wait::set_threads(threads);
+    fn set_num_threads(py: Python<'_>, threads: usize) {
+        py.detach(|| wait::set_threads(threads));
     }
 
     /// Lists the devices: name, kind, uuid, bytes of memory, compute capability.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use futures_core::Stream as _;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -15,7 +16,7 @@ use thalweg_loader::{
     Batch, DecodeBackend, Loader as Inner, LoaderOptions, LoaderState, Sample, Shard, Source, UploadMode, byte_ranges,
     read_photo,
 };
-use thalweg_processor::{DeviceImage, RgbImage};
+use thalweg_processor::{DeviceImage, InputLayout, RgbImage};
 
 use crate::augment::Augment;
 use crate::errors::{of_device, of_file, of_loader, of_processor};
@@ -28,6 +29,8 @@ use crate::wait;
 /// The files that a folder gives.
 const EXTENSIONS: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
 
+const CLOSED: &str = "this loader is closed";
+
 /// A label, or none.
 type Meta = Option<i64>;
 
@@ -36,6 +39,10 @@ type Meta = Option<i64>;
 #[derive(Debug)]
 pub(crate) struct Loader {
     inner: Mutex<Option<Inner<Meta>>>,
+    /// A batch whose call failed before any work on it was enqueued: the next call takes it.
+    kept: Mutex<Option<Event<Batch<Meta>>>>,
+    /// Images that cannot be used are left out.
+    skip_errors: bool,
     device: Device,
     #[pyo3(get)]
     classes: Vec<String>,
@@ -57,16 +64,30 @@ enum Transform<'py> {
 /// A batch that goes back to its loader when a stream is past it.
 struct FromLoader<'l> {
     loader: &'l Loader,
-    batch: Event<Batch<Meta>>,
+    batch: Option<Event<Batch<Meta>>>,
+}
+
+impl FromLoader<'_> {
+    fn take(&mut self) -> PyResult<Event<Batch<Meta>>> {
+        self.batch.take().ok_or_else(|| PyRuntimeError::new_err("this batch was used"))
+    }
+}
+
+impl Drop for FromLoader<'_> {
+    fn drop(&mut self) {
+        if let Some(batch) = self.batch.take() {
+            *self.loader.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(batch);
+        }
+    }
 }
 
 impl Pixels for FromLoader<'_> {
     fn with<S: LiveBrand, T>(
-        self,
+        mut self,
         stream: &Stream<S>,
         work: impl FnOnce(&DeviceSlice<S, u8>) -> PyResult<T>,
     ) -> PyResult<T> {
-        let batch = stream.wait(self.batch).map_err(|returned| of_device(returned.error))?;
+        let batch = stream.wait(self.take()?).map_err(|returned| of_device(returned.error))?;
         let output = work(&batch.rgb);
         let event = stream.record(batch).map_err(|returned| of_device(returned.error))?;
         if let Some(inner) = &*self.loader.inner.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -109,6 +130,25 @@ impl About {
         }
     }
 
+    /// Leaves out the images that a processor refuses, or returns the exception of the first one.
+    fn leave_out(&mut self, layout: &InputLayout, skip: bool) -> PyResult<()> {
+        for refused in layout.errors().iter().rev() {
+            let (at, index) = (refused.index, self.indices[refused.index]);
+            if !skip {
+                let cause = of_processor(refused.error.clone()).to_string();
+                return Err(of_file(index, Some(&self.names[at]), &cause));
+            }
+            self.failed.push(index);
+            self.sizes.remove(at);
+            self.indices.remove(at);
+            self.names.remove(at);
+            if at < self.labels.len() {
+                self.labels.remove(at);
+            }
+        }
+        Ok(())
+    }
+
     fn dict<'py>(self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
         let sizes = self.sizes.iter().map(|size| (size.height, size.width));
@@ -133,16 +173,25 @@ impl Loader {
         let guard = self.inner.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
         match guard.is_some() {
             true => Ok(Lock(guard)),
-            false => Err(PyRuntimeError::new_err("this loader is closed")),
+            false => Err(PyRuntimeError::new_err(CLOSED)),
         }
     }
 
     /// Waits for the next batch.
     fn batch(&self) -> PyResult<Option<Event<Batch<Meta>>>> {
-        let mut guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(inner) = &mut *guard else { return Err(PyRuntimeError::new_err("this loader is closed")) };
-        let next = std::future::poll_fn(|context| Pin::new(&mut *inner).poll_next(context));
-        wait::wait(next)?.transpose().map_err(of_loader)
+        if let Some(batch) = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return Ok(Some(batch));
+        }
+        // No lock is held while a handler of signals runs, which may ask for the state.
+        let next = std::future::poll_fn(|context| {
+            let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            match &mut *inner {
+                Some(inner) => Pin::new(inner).poll_next(context).map(Ok),
+                None => Poll::Ready(Err(CLOSED)),
+            }
+        });
+        let next = wait::wait(next)?.map_err(PyRuntimeError::new_err)?;
+        next.transpose().map_err(of_loader)
     }
 
     /// Reads what is plain in a batch that is on the device.
@@ -274,7 +323,8 @@ impl Loader {
         let options = if on_host { options.with_upload(UploadMode::Off) } else { options };
         let device = place.device;
         let inner = py.detach(|| Inner::new(device, source(list), options)).map_err(of_device)?;
-        Ok(Self { inner: Mutex::new(Some(inner)), device, classes, total, on_host })
+        let (inner, kept) = (Mutex::new(Some(inner)), Mutex::default());
+        Ok(Self { inner, kept, skip_errors, device, classes, total, on_host })
     }
 
     /// Returns the next batch: its tensor, what is beside it, and its names and numbers; or None.
@@ -290,10 +340,10 @@ impl Loader {
         if self.on_host {
             return self.next_on_host(py, batch, transform).map(Some);
         }
-        let (batch, about) = py.detach(|| beside_captures(|| self.peek(batch)))?;
+        let (batch, mut about) = py.detach(|| beside_captures(|| self.peek(batch)))?;
         let ranges = byte_ranges(&about.sizes);
         let places: Vec<_> = ranges.iter().map(|range| range.start).zip(about.sizes.iter().copied()).collect();
-        let pixels = FromLoader { loader: self, batch };
+        let mut pixels = FromLoader { loader: self, batch: Some(batch) };
         let (tensor, beside_it) = match transform {
             _ if places.is_empty() => (py.None(), None),
             None => {
@@ -306,15 +356,26 @@ impl Loader {
                 (augment.get().run(py, place, stream, &places, sample, pixels)?, None)
             }
             Some(Transform::Pipeline(pipeline)) => {
-                let rgb = pixels.batch.unzip().rgb;
+                let rgb = pixels.take()?.unzip().rgb;
                 let (tensor, parts) = pipeline.get().run_pixels(py, place, stream, &about.sizes, rgb)?;
                 (tensor, Some(parts))
             }
             Some(Transform::Processor(processor)) => {
                 let image = |&(start, Size { height, width }): &_| DeviceImage { start, height, width };
                 let list = places.iter().map(image).collect();
-                let (tensor, layout) = processor.get().run(py, place, stream, list, pixels)?;
-                (tensor, Some(beside(py, &layout)?))
+                let layout = processor.get().layout(&about.sizes)?;
+                if let Err(error) = about.leave_out(&layout, self.skip_errors) {
+                    // The batch is over: it would fail again.
+                    drop(pixels.take()?);
+                    return Err(error);
+                }
+                match about.sizes.is_empty() {
+                    true => (py.None(), None),
+                    false => {
+                        let tensor = processor.get().run_layout(py, place, stream, &layout, list, pixels)?;
+                        (tensor, Some(beside(py, &layout)?))
+                    }
+                }
             }
         };
         Ok(Some((tensor, beside_it, about.dict(py)?)))
@@ -332,10 +393,12 @@ impl Loader {
     }
 
     fn resume(&self, py: Python<'_>, epoch: u64, samples: u64) -> PyResult<()> {
+        *self.kept.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner) = None;
         self.lock(py)?.resume(LoaderState { epoch, samples }).map_err(of_device)
     }
 
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
+        *self.kept.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner) = None;
         self.lock(py)?.set_epoch(epoch);
         Ok(())
     }
@@ -360,8 +423,9 @@ impl Loader {
 
     /// Stops the threads and gives the memory back.
     fn close(&self, py: Python<'_>) {
+        let kept = self.kept.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner).take();
         let inner = self.inner.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner).take();
-        py.detach(|| drop(inner));
+        py.detach(|| drop((kept, inner)));
     }
 }
 
@@ -373,7 +437,7 @@ impl Loader {
         transform: Option<Transform<'py>>,
     ) -> PyResult<(Py<PyAny>, Option<Bound<'py, PyDict>>, Bound<'py, PyDict>)> {
         let batch = py.detach(|| wait::for_event(batch))?;
-        let about = About::of(&batch);
+        let mut about = About::of(&batch);
         let (tensor, beside_it) = match transform {
             _ if about.sizes.is_empty() => (py.None(), None),
             Some(Transform::Processor(processor)) => {
@@ -385,12 +449,14 @@ impl Loader {
                 };
                 let views: Vec<_> = about.sizes.iter().enumerate().map(view).collect();
                 let (memory, layout) = py.detach(|| on_host(&processor.processor, &views, processor.dtype))?;
-                if let Some(refused) = layout.errors().first() {
-                    let (index, name) = (about.indices[refused.index], &about.names[refused.index]);
-                    return Err(of_file(index, Some(name), &of_processor(refused.error.clone()).to_string()));
+                about.leave_out(&layout, self.skip_errors)?;
+                match about.sizes.is_empty() {
+                    true => (py.None(), None),
+                    false => {
+                        let tensor = Tensor::host(memory, layout.shape(), processor.dtype);
+                        (Py::new(py, tensor)?.into_any(), Some(beside(py, &layout)?))
+                    }
                 }
-                let tensor = Tensor::host(memory, layout.shape(), processor.dtype);
-                (Py::new(py, tensor)?.into_any(), Some(beside(py, &layout)?))
             }
             _ => {
                 let ranges = byte_ranges(&about.sizes);

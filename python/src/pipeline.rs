@@ -77,7 +77,8 @@ impl Pipeline {
         sizes: &[Size],
         pixels: Event<DeviceBuffer<u8>>,
     ) -> PyResult<(Py<PyAny>, Bound<'py, PyDict>)> {
-        let kept = py.detach(|| thalweg::beside_captures(|| self.inner.submit_kept_pixels(sizes, pixels)));
+        let submit = || wait::wait(self.inner.submit_kept_pixels_async(sizes, pixels));
+        let kept = py.detach(|| thalweg::beside_captures(submit))?;
         let (kept, _pixels) = kept.map_err(|returned| of_device(returned.error))?;
         self.results(py, place, stream, sizes, kept)
     }

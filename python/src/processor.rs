@@ -200,15 +200,33 @@ impl ImageProcessor {
         pixels: impl Pixels,
     ) -> PyResult<(Py<PyAny>, InputLayout)> {
         let sizes: Vec<_> = images.iter().map(|image| Size::new(image.height, image.width)).collect();
-        let layout = self.processor.layout(&sizes).map_err(of_processor)?;
+        let layout = self.layout(&sizes)?;
         Self::admit(&layout)?;
+        Ok((self.run_layout(py, place, stream, &layout, images, pixels)?, layout))
+    }
+
+    /// Returns the layout of images of these sizes. It says which of them are refused.
+    pub(crate) fn layout(&self, sizes: &[Size]) -> PyResult<InputLayout> {
+        self.processor.layout(sizes).map_err(of_processor)
+    }
+
+    /// Enqueues a batch of this layout, which leaves out the images that are refused.
+    pub(crate) fn run_layout(
+        &self,
+        py: Python<'_>,
+        place: &Place,
+        stream: Option<usize>,
+        layout: &InputLayout,
+        images: Vec<DeviceImage>,
+        pixels: impl Pixels,
+    ) -> PyResult<Py<PyAny>> {
         let (shape, batch) = (layout.shape(), Batch { processor: self, layout: layout.clone(), images, pixels });
         let (tensor, ()) = match self.dtype {
             Dtype::F16 => place.run::<f16, _>(py, stream, &shape, self.dtype, batch)?,
             Dtype::Bf16 => place.run::<bf16, _>(py, stream, &shape, self.dtype, batch)?,
             _ => place.run::<f32, _>(py, stream, &shape, self.dtype, batch)?,
         };
-        Ok((tensor, layout))
+        Ok(tensor)
     }
 }
 
@@ -298,7 +316,13 @@ impl ImageProcessor {
     fn patches(&self, height: u32, width: u32) -> PyResult<usize> {
         let layout = self.processor.layout(&[Size::new(height, width)]).map_err(of_processor)?;
         Self::admit(&layout)?;
-        Ok(layout.shape()[..layout.shape().len() - 1].iter().take(1).product())
+        let shape = layout.shape();
+        let product = |sides: [i64; 2]| (sides[0] * sides[1]) as usize;
+        Ok(match (layout.spatial_shapes(), layout.image_sizes()) {
+            (Some(shapes), _) => shapes.into_iter().map(product).sum(),
+            (None, Some(_)) => shape[1], // tiles of the only image
+            (None, None) => shape[0],
+        })
     }
 
     /// Processes images. Each is an array of `uint8`, [height, width, 3], or `bytes` of a file.

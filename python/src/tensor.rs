@@ -147,7 +147,8 @@ impl Tensor {
     fn words(&self) -> PyResult<(Arc<OnDevice>, usize, usize)> {
         match &self.store {
             Store::Device(held) if self.offset.is_multiple_of(4) => Ok((held.clone(), self.offset / 4, self.bytes())),
-            _ => Err(PyValueError::new_err("this tensor is on the host")),
+            Store::Device(_) => Err(PyValueError::new_err("this view does not begin at a multiple of 4 bytes")),
+            Store::Host(_) => Err(PyValueError::new_err("this tensor is on the host")),
         }
     }
 }
@@ -168,19 +169,20 @@ impl OnDevice {
     fn read(&self, offset: usize, bytes: usize) -> PyResult<(Memory, usize)> {
         let first = offset / 4;
         let words = (offset + bytes).div_ceil(4) - first;
-        let copied = self.with(|event| {
-            let stream = AnyStream::new(self.device).map_err(of_device)?;
-            let (event, host) = stream
-                .enter(|s| {
-                    let words_on = s.wait(event)?;
-                    let mut host = s.bind(self.device.pinned::<u32>(words)?)?;
-                    s.copy_to_host(words_on.slice(first..first + words)?, &mut host)?;
-                    Ok::<_, thalweg::Error>((s.record(words_on)?, s.record(host)?))
-                })
-                .map_err(of_device)?;
-            Ok((event, wait::for_event(host)?.to_vec()))
+        // What can fail comes before the event is taken, and the wait after it was put back: Ctrl-C
+        // ends it, and a handler of signals may use this tensor.
+        let pinned = self.device.pinned::<u32>(words).map_err(of_device)?;
+        let stream = AnyStream::new(self.device).map_err(of_device)?;
+        let host = self.with(|event| {
+            let copy = stream.enter(|s| {
+                let words_on = s.wait(event)?;
+                let mut host = s.bind(pinned)?;
+                s.copy_to_host(words_on.slice(first..first + words)?, &mut host)?;
+                Ok::<_, thalweg::Error>((s.record(words_on)?, s.record(host)?))
+            });
+            copy.map_err(of_device)
         })?;
-        Ok((Memory::new(copied), offset - 4 * first))
+        Ok((Memory::new(wait::for_event(host)?.to_vec()), offset - 4 * first))
     }
 }
 
@@ -372,10 +374,16 @@ impl Tensor {
         Ok(view)
     }
 
-    /// Copies memory of a GPU into a tensor of a framework, on its stream.
+    /// The elements from one to the next in each dimension.
+    #[getter]
+    fn _strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.strides)
+    }
+
+    /// Copies memory of a GPU into a tensor of a framework, on its stream: its bytes, as they lie.
     fn _into(&self, py: Python<'_>, place: &crate::place::Place, stream: Option<usize>) -> PyResult<Py<PyAny>> {
         let (held, first, bytes) = self.words()?;
-        let (tensor, ()) = place.run(py, stream, &self.shape, self.dtype, Copy { held, first, bytes })?;
+        let (tensor, ()) = place.run(py, stream, &[bytes], Dtype::U8, Copy { held, first, bytes })?;
         Ok(tensor)
     }
 }

@@ -41,7 +41,8 @@ pub(crate) fn for_event<R: thalweg::Resource>(event: thalweg::Event<R>) -> PyRes
 
 /// The threads of this process, and how many the caller wants.
 struct Pool {
-    wanted: Option<usize>,
+    /// The number, and the process that wants it.
+    wanted: Option<(u32, usize)>,
     made: Option<(u32, Arc<ThreadPool>)>,
     /// The process that imported the module.
     parent: u32,
@@ -58,7 +59,13 @@ pub(crate) fn start() {
 /// Sets how many threads decode and process on the host.
 pub(crate) fn set_threads(threads: usize) {
     if let Some(pool) = &mut *POOL.lock().unwrap_or_else(PoisonError::into_inner) {
-        (pool.wanted, pool.made) = (Some(threads), None);
+        pool.wanted = Some((std::process::id(), threads));
+        // Those of a parent are forgotten: nobody can wait for threads that are not in this process.
+        if let Some((maker, threads)) = pool.made.take()
+            && maker != std::process::id()
+        {
+            std::mem::forget(threads);
+        }
     }
 }
 
@@ -70,18 +77,26 @@ pub(crate) fn with_threads<T: Send>(work: impl FnOnce() -> T + Send) -> PyResult
 
 fn threads() -> PyResult<Arc<ThreadPool>> {
     let process = std::process::id();
-    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-    let pool = pool.get_or_insert(Pool { wanted: None, made: None, parent: process });
+    let mut guard = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    let pool = guard.get_or_insert(Pool { wanted: None, made: None, parent: process });
     if let Some((maker, threads)) = &pool.made {
         if *maker == process {
             return Ok(threads.clone());
         }
         std::mem::forget(threads.clone()); // nobody can wait for threads that are not in this process
     }
-    let number = pool.wanted.unwrap_or(if process == pool.parent { 0 } else { 1 });
+    let wanted = pool.wanted.filter(|(by, _)| *by == process).map(|(_, threads)| threads);
+    let number = wanted.unwrap_or(if process == pool.parent { 0 } else { 1 });
     let threads = ThreadPoolBuilder::new().num_threads(number).thread_name(|n| format!("thalweg {n}")).build();
-    let failed = |error| crate::errors::of_class("ThalwegError", format!("no threads: {error}"));
-    let threads = Arc::new(threads.map_err(failed)?);
-    pool.made = Some((process, threads.clone()));
-    Ok(threads)
+    match threads {
+        Ok(threads) => {
+            let threads = Arc::new(threads);
+            pool.made = Some((process, threads.clone()));
+            Ok(threads)
+        }
+        Err(error) => {
+            drop(guard); // an exception needs the interpreter, which may wait for this lock
+            Err(crate::errors::of_class("ThalwegError", format!("no threads: {error}")))
+        }
+    }
 }

@@ -155,3 +155,40 @@ def test_the_memory_of_the_device_comes_back(folder: pathlib.Path) -> None:
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     assert free - torch.cuda.mem_get_info()[0] < 64 << 20
+
+def test_the_default_stream_by_its_name() -> None:
+    """Its handle is 0, from which PyTorch makes another stream: the memory would not be in its order."""
+    file, default = jpeg(256, 256), torch.cuda.default_stream()
+    want = int(pillow(file).sum())
+    for side in [torch.cuda.Stream() for _ in range(32)]:
+        with torch.cuda.stream(side):
+            block = torch.full((256 * 256 * 3,), 1, dtype=torch.uint8, device="cuda")
+            busy(5)
+            read = block.sum(dtype=torch.int64)
+            del block
+        image = tt.decode_jpeg(file, stream=default)
+        assert int(image.sum(dtype=torch.int64)) == want
+        side.synchronize()
+        assert int(read) == 256 * 256 * 3
+
+
+def test_counts_are_read_on_the_stream_that_writes_them() -> None:
+    image, stream = photo(128, 160), torch.cuda.Stream()
+    pipeline = tt.Pipeline(budget=500, exact=True)
+    want = pipeline([image]).tokens.shape[0]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        busy(100)
+    assert pipeline([image], stream=stream).tokens.shape[0] == want
+
+
+def test_planes_are_those_of_the_host() -> None:
+    files = [jpeg(40 + i, 50, seed=i) for i in range(3)]
+    for image in thalweg.decode_jpeg(files, device="cuda", layout="CHW"):
+        assert image.shape[0] == 3 and (image.torch().cpu().numpy() == image.numpy()).all()
+
+
+def test_cuda_is_the_current_device() -> None:
+    last = torch.cuda.device_count() - 1
+    with torch.cuda.device(last):
+        assert tt.decode_jpeg(jpeg(), device="cuda").device.index == last

@@ -217,3 +217,44 @@ def test_nothing_grows(folder: pathlib.Path) -> None:
     objects, kilobytes = growth(turn, first=30)
     assert objects < 100
     assert kilobytes < 16 << 10
+
+def test_a_handler_of_a_signal_may_ask_a_loader(tmp_path: pathlib.Path) -> None:
+    pipe = tmp_path / "never.jpg"
+    os.mkfifo(pipe)
+    out = program(f"""
+import signal
+files = thalweg.Loader([{str(pipe)!r}], device="cpu", labels=None, threads=1)
+def handler(*_):
+    print(files.state_dict()["samples"], len(files), files.stats.images, flush=True)
+    os._exit(3)
+signal.signal(signal.SIGUSR1, handler)
+threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+next(iter(files))
+""")
+    assert (out.returncode, out.stdout.split()) == (3, ["0", "1", "0"]), out
+
+
+def test_threads_of_a_parent_are_not_those_of_a_child() -> None:
+    out = program("""
+def named(want):
+    for _ in range(200):  # a thread has its name a little after it began
+        tasks = os.listdir("/proc/self/task")
+        names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in tasks]
+        number = sum(name.startswith("thalweg ") and name[8:].isdigit() for name in names)
+        if number == want:
+            break
+        time.sleep(0.05)
+    print(number, flush=True)
+thalweg.set_num_threads(3)
+thalweg.decode_jpeg([jpeg()] * 8, device="cpu")
+named(3)
+if os.fork() == 0:
+    thalweg.decode_jpeg([jpeg()] * 8, device="cpu")
+    named(1)
+    thalweg.set_num_threads(2)
+    thalweg.decode_jpeg([jpeg()] * 8, device="cpu")
+    named(2)
+    os._exit(0)
+os.wait()
+""")
+    assert (out.stdout.split(), out.stderr) == (["3", "1", "2"], "")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import pillow
+from conftest import jpeg, pillow
 
 import thalweg
 
@@ -183,3 +183,40 @@ def test_an_empty_folder_is_refused(tmp_path: pathlib.Path) -> None:
 def test_a_loader_is_not_pickled(folder: pathlib.Path) -> None:
     with loader(folder) as files, pytest.raises(TypeError, match="num_workers=0"):
         pickle.dumps(files)
+
+def test_the_seed_decides_the_order(folder: pathlib.Path) -> None:
+    orders = {tuple(indices(loader(folder, shuffle=True, seed=seed))) for seed in range(4)}
+    assert len(orders) == 4
+
+
+def test_close_ends_the_threads(folder: pathlib.Path) -> None:
+    def threads() -> int:
+        return len(list(pathlib.Path("/proc/self/task").iterdir()))
+
+    loader(folder).close()  # the device has threads of its own from now on
+    before = threads()
+    files = loader(folder, threads=3)
+    next(files)
+    assert threads() > before
+    files.close()
+    assert threads() == before
+
+
+def test_a_budget_is_a_memory_error(folder: pathlib.Path) -> None:
+    with pytest.raises(thalweg.OutOfMemoryError, match="bytes"):
+        list(loader(folder, pinned_budget=100))
+
+
+def test_an_image_that_a_processor_refuses(tmp_path: pathlib.Path) -> None:
+    names = []
+    for i, (height, width) in enumerate([(60, 60), (2, 1000), (60, 70)]):
+        names.append(tmp_path / f"{i}.jpg")
+        names[-1].write_bytes(jpeg(height, width))
+    processor = thalweg.ImageProcessor.qwen2_vl(device="cpu", into="numpy")
+    with pytest.raises(thalweg.DecodeError, match="1.jpg") as refused:
+        list(loader(names, transform=processor))
+    assert refused.value.index == 1
+    (batch,) = loader(names, transform=processor, skip_errors=True, labels=[7, 8, 9])
+    assert (batch.indices, batch.failed, batch.labels.tolist()) == ([0, 2], [1], [7, 9])
+    assert batch.inputs["image_grid_thw"].prod(axis=1).sum() == len(batch.inputs["pixel_values"])
+    assert len(batch.inputs["image_grid_thw"]) == 2

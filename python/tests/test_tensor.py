@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import growth, jpeg, pillow
+from PIL import Image
 
 import thalweg
 
@@ -101,3 +102,54 @@ def test_nothing_leaks() -> None:
     assert objects < 100 + len(seen)
     assert kilobytes < 16 << 10
     assert all(reference() is None for reference in seen)
+
+def test_an_image_within_a_batch_is_itself_for_every_consumer() -> None:
+    files = [jpeg(40 + i, 50, seed=i) for i in range(3)]
+    for image, file in zip(thalweg.decode_jpeg(files, device="cpu"), files):
+        assert (np.from_dlpack(image) == pillow(file)).all()
+    for image, file in zip(thalweg.decode_jpeg(files, device="cpu", layout="CHW"), files):
+        assert (np.from_dlpack(image) == pillow(file).transpose(2, 0, 1)).all()
+
+
+def test_inputs_have_the_dtype_that_was_asked_for() -> None:
+    image = [np.full((40, 40, 3), 90, np.uint8)]
+    for dtype in ("float32", "float16"):
+        values = thalweg.ImageProcessor.siglip(32, device="cpu", into="numpy", dtype=dtype)(image)["pixel_values"]
+        assert values.dtype == dtype
+        assert np.allclose(values.astype(np.float32), 90 / 127.5 - 1, atol=1e-3)
+
+
+def test_numbers_of_patches_are_those_of_the_inputs() -> None:
+    image = np.zeros((600, 900, 3), np.uint8)
+
+    def inputs(processor: Any) -> tuple[int, Any]:
+        return processor.get_number_of_image_patches(600, 900), processor([image])
+
+    number, made = inputs(thalweg.ImageProcessor.qwen2_vl(device="cpu", into="numpy"))
+    assert number == len(made["pixel_values"]) == made["image_grid_thw"].prod()
+    number, made = inputs(thalweg.ImageProcessor.siglip2_naflex(256, device="cpu", into="numpy"))
+    assert number == made["pixel_attention_mask"].sum() == made["spatial_shapes"].prod()
+    number, made = inputs(thalweg.ImageProcessor.llava_onevision(device="cpu", into="numpy"))
+    assert number == made["pixel_values"].shape[1]
+    number, made = inputs(thalweg.ImageProcessor.internvl(device="cpu", into="numpy"))
+    assert number == len(made["pixel_values"])
+
+
+def test_resampler_and_style_are_those_that_were_asked_for() -> None:
+    image = pillow(jpeg(70, 90))
+
+    def values(**options: Any) -> Any:
+        return thalweg.ImageProcessor.siglip(32, device="cpu", into="numpy", **options)([image])["pixel_values"][0]
+
+    resized = np.asarray(Image.fromarray(image).resize((32, 32), Image.Resampling.BICUBIC))
+    pil = np.rint((values(resampler="pil") * 0.5 + 0.5) * 255)
+    assert (pil == resized.transpose(2, 0, 1)).all()
+    assert (np.rint((values() * 0.5 + 0.5) * 255) != pil).any()
+    fast, slow = values(style="fast"), values(style="slow")
+    assert np.allclose(fast, slow, atol=1e-6) and (fast != slow).any()
+
+
+def test_an_image_that_a_processor_refuses_is_named() -> None:
+    processor = thalweg.ImageProcessor.qwen2_vl(device="cpu", into="numpy")
+    with pytest.raises(ValueError, match="image 1"):
+        processor([np.zeros((60, 60, 3), np.uint8), np.zeros((2, 1000, 3), np.uint8)])

@@ -120,6 +120,8 @@ def test_seed_epoch_and_index_decide_an_augmentation() -> None:
     assert (alone[0] == batch[1]).all()
     assert (augment(images, epoch=2, indices=[4, 5, 6]) != batch).any()
     assert (thalweg.Augment(24, seed=6, device="cpu", into="numpy")(images, epoch=1, indices=[4, 5, 6]) != batch).any()
+    same = augment(images[:1], epoch=1, indices=[4])
+    assert (augment(images[:1], epoch=1, indices=[5]) != same).any()
 
 
 def test_an_augmentation_that_only_resizes() -> None:

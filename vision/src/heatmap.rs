@@ -37,8 +37,7 @@ impl TokenSet {
     ///
     /// # Errors
     /// [`Error::Parameter`]: the image has another size than the tokens' image, a parameter is out
-    /// of its range, or the sides are not those of a grid of patches, each at most the largest of
-    /// `params`.
+    /// of its range, or the sides are not those of a grid of patches, each 0 or one of `params`.
     ///
     /// ```
     /// use thalweg::Device;
@@ -60,14 +59,17 @@ impl TokenSet {
             return refuse("image size", size.to_string(), format!("{expected}, as the tokens' image"));
         }
         let grid = [self.height, self.width].map(|side| side.div_ceil(self.patch.max(1)));
-        let most = *params.sides.end() as i32;
         if self.patch == 0
             || self.grid != Size::from(grid)
             || self.sides.len() != grid[0] as usize * grid[1] as usize
-            || self.sides.iter().any(|side| !(0..=most).contains(side))
+            || self
+                .sides
+                .iter()
+                .any(|&side| side != 0 && !u32::try_from(side).is_ok_and(|side| params.sides.contains(&side)))
         {
             let given = format!("{} sides of patches of {} pixels", self.sides.len(), self.patch);
-            return refuse("tokens", given, format!("a side of 0 to {most} for each patch of {expected} pixels"));
+            let (lo, hi) = (params.sides.start(), params.sides.end());
+            return refuse("tokens", given, format!("0, or {lo} to {hi}, for each patch of {expected} pixels"));
         }
         let picture = draw(image, self, &params.sides);
         let mut bytes = Vec::new();

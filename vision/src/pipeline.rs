@@ -420,6 +420,22 @@ impl Pipeline {
         }
     }
 
+    /// Does the same as [`submit_kept_pixels`](Self::submit_kept_pixels), and waits for a place as
+    /// [`frame_async`](Self::frame_async) does. Dropping the future drops the pixels.
+    ///
+    /// # Errors
+    /// The errors of [`submit_pixels`](Self::submit_pixels).
+    pub async fn submit_kept_pixels_async(
+        &self,
+        sizes: &[Size],
+        pixels: Pixels,
+    ) -> Result<(Event<KeptTokens>, Pixels), Returned<Pixels>> {
+        match (FrameFuture { pipeline: self, sizes, uploads: false, turn: None }).await {
+            Ok(frame) => Self::send_pixels(frame, pixels),
+            Err(error) => Err(Returned { error, value: pixels }),
+        }
+    }
+
     /// Takes the memory of a batch back that [`submit_kept`](Self::submit_kept) left on the device.
     /// It serves a later batch of the pipeline that made them once the event is complete.
     pub fn recycle_kept(&self, kept: Event<KeptTokens>) {

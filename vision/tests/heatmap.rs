@@ -49,13 +49,14 @@ fn tokens_of_another_image_are_refused() {
     };
     refused(&tokens(), &params().with_patch(0), "patch");
     type Change = fn(&mut TokenSet);
-    let changes: [(&str, Change); 7] = [
+    let changes: [(&str, Change); 8] = [
         ("image size", |set| set.height = 47),
         ("tokens", |set| set.patch = 0),
         ("tokens", |set| set.patch = 33),
         ("tokens", |set| set.grid = Size::new(4, 3)),
         ("tokens", |set| set.sides = vec![8; 11]),
         ("tokens", |set| set.sides[3] = 9),
+        ("tokens", |set| set.sides[3] = 3),
         ("tokens", |set| set.sides[3] = -1),
     ];
     for (what, change) in changes {

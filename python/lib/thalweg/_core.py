@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -82,8 +83,11 @@ class _Where:
         self.device = None if device is None else str(device)
         if self.device == "auto":
             self.device = None
-        if self.device is None and self.framework == "torch" and not os.environ.get("THALWEG_DEVICE"):
-            self.device = _torch()._current_device()
+        if self.framework == "torch":
+            if self.device is None and not os.environ.get("THALWEG_DEVICE"):
+                self.device = _torch()._current_device()
+            elif self.device == "cuda":  # as in PyTorch; without a GPU of PyTorch the error is that of a device
+                self.device = _torch()._current_device() or "cuda"
         self.host = host
 
     def place(self) -> Place | None:
@@ -104,7 +108,14 @@ class _Where:
 
     def refuse_capture(self, handle: int | None) -> None:
         if self.framework == "torch" and self.device != "cpu":
-            _torch()._refuse_capture(handle)
+            _torch()._refuse_capture(handle, self.device)
+
+    def on(self, stream: int | None) -> contextlib.AbstractContextManager[Any]:
+        """The context in which a stream of the caller is the framework's current one."""
+        if stream is None or self.framework != "torch" or self.device_place().device == "cpu":
+            return contextlib.nullcontext()
+        context: contextlib.AbstractContextManager[Any] = _torch()._on(stream, self.device)
+        return context
 
     def _handle(self, stream: Any) -> int | None:
         if stream is None or isinstance(stream, int):
@@ -312,13 +323,18 @@ class Pipeline:
         """Makes tokens of images: arrays [height, width, 3] of uint8, or the bytes of files."""
         where = self._where
         stream = where.stream(stream)
-        result = self._core.tokens(_images(images), where.device_place(), stream)
-        return self._batch(*result)
+        tensor, parts = self._core.tokens(_images(images), where.device_place(), stream)
+        return self._batch(where, stream, tensor, parts)
 
-    def _batch(self, tensor: Any, parts: Mapping[str, tuple[int, list[int], str]]) -> TokenBatch:
-        views = {name: self._where.view(tensor, *part) for name, part in parts.items()}
+    def _batch(
+        self, where: _Where, stream: int | None, tensor: Any, parts: Mapping[str, tuple[int, list[int], str]]
+    ) -> TokenBatch:
+        views = {name: where.view(tensor, *part) for name, part in parts.items()}
         batch = TokenBatch(views, self._most)
-        return batch.trim() if self._exact else batch
+        if not self._exact:
+            return batch
+        with where.on(stream):  # which writes the counts
+            return batch.trim()
 
     def __repr__(self) -> str:
         return f"thalweg.Pipeline({self._settings}, {self._where})"
@@ -761,9 +777,7 @@ class Loader:
         if tensor is None:
             pass
         elif isinstance(transform, Pipeline):
-            views = {name: where.view(tensor, *part) for name, part in (beside or {}).items()}
-            tokens = TokenBatch(views, transform._most)
-            tokens = tokens.trim() if transform._exact else tokens
+            tokens = transform._batch(where, self._stream, tensor, beside or {})
         elif isinstance(transform, ImageProcessor):
             parts = {name: where.finish(value) for name, value in (beside or {}).items()}
             inputs = Inputs(pixel_values=where.finish(tensor), **parts)

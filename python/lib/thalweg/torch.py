@@ -59,12 +59,25 @@ def _current_stream(index: int) -> int:
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _current_stream)
 
 
-def _refuse_capture(stream: int | None) -> None:
+def _stream(handle: int | None, device: str | torch.device | None) -> torch.cuda.Stream:
+    """The stream of a handle, or PyTorch's current one. Without a handle ExternalStream makes another stream."""
+    if handle is None:
+        return torch.cuda.current_stream(device)
+    if handle == 0:
+        return torch.cuda.default_stream(device)
+    return torch.cuda.ExternalStream(handle, device=device)  # type: ignore[no-untyped-call]
+
+
+def _on(handle: int | None, device: str | torch.device | None) -> Any:
+    """The context in which a stream is the current one."""
+    return torch.cuda.stream(_stream(handle, device))
+
+
+def _refuse_capture(stream: int | None, device: str | None) -> None:
     """Refuses a stream that captures a graph, by a question that the capture survives."""
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return
-    on = None if stream is None else torch.cuda.ExternalStream(stream)  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(on):
+    with _on(stream, device):
         capturing = torch.cuda.is_current_stream_capturing()
     if capturing:
         raise CaptureError(
@@ -86,8 +99,7 @@ class _Allocator:
     def on_stream(self, shape: Sequence[int], dtype: str, stream: int) -> torch.Tensor:
         """A new tensor of a stream that is not PyTorch's current one."""
         keywords = self.keywords[dtype]
-        on = torch.cuda.ExternalStream(stream, device=keywords["device"])  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(on):
+        with _on(stream, keywords["device"]):
             return self.empty(shape, **keywords)
 
 
@@ -107,8 +119,8 @@ def _of_tensor(tensor: Tensor) -> torch.Tensor:
     """A tensor of PyTorch: the same memory on the host, or a copy on the same GPU."""
     if tensor.device == "cpu":
         return torch.utils.dlpack.from_dlpack(tensor)
-    result: torch.Tensor = tensor._into(_core._open(tensor.device, "torch"), None)
-    return result
+    memory: torch.Tensor = tensor._into(_core._open(tensor.device, "torch"), None)
+    return memory.view(_DTYPES[tensor.dtype]).as_strided(tensor.shape, tensor._strides)
 
 
 def _to_host(tensor: Any) -> Any:
