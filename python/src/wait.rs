@@ -60,7 +60,7 @@ pub(crate) fn start() {
 pub(crate) fn set_threads(threads: usize) {
     if let Some(pool) = &mut *POOL.lock().unwrap_or_else(PoisonError::into_inner) {
         pool.wanted = Some((std::process::id(), threads));
-        // Those of a parent are forgotten: nobody can wait for threads that are not in this process.
+        // Those of a parent are forgotten: they are not in this process, so nobody can wait for them.
         if let Some((maker, threads)) = pool.made.take()
             && maker != std::process::id()
         {
