@@ -31,6 +31,12 @@ pub struct Stats {
     pub failed: u64,
     /// Images for which no memory could be page-locked.
     pub pageable: u64,
+    /// Attempts to upload a batch, or to decode images on the device, that found no device memory.
+    /// Such an attempt is repeated with less, and the loader makes fewer batches ahead for a while.
+    pub without_memory: u64,
+    /// Batches that are made ahead at present: [`prefetch`](crate::LoaderOptions::prefetch), or
+    /// fewer while the device has little memory.
+    pub prefetch: usize,
     /// JPEG files that the device decoded.
     pub jpeg_on_device: u64,
     /// JPEG files that the host decoded. [`Loader::left_device`](crate::Loader::left_device) says
