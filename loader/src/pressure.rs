@@ -44,7 +44,8 @@ impl Pressure {
         self.pixels[0]
     }
 
-    /// Notes that a batch found no memory. The line to log says so once, until the amounts are back.
+    /// Notes that a batch found no memory. The line to log says so once, until the amounts are as
+    /// they were.
     #[must_use]
     pub(crate) fn no_memory(&mut self, place: impl Display, device: Device) -> Option<String> {
         self.calm = 0;
