@@ -3,6 +3,7 @@
 mod pool;
 mod reclaim;
 mod split;
+mod stats;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use pool::{PinnedBlock, Pool, PoolKind};
 pub(crate) use reclaim::{When, give_back};
 pub(crate) use split::{Split, adjacent};
+pub(crate) use stats::Counted;
+pub use stats::MemoryStats;
 
 use super::device::Device;
 use super::event::Lease;
@@ -57,6 +60,14 @@ pub(crate) struct DeviceBlock {
     pub(crate) bytes: usize,
     pub(crate) allocation: u64,
     pub(crate) device: Device,
+    /// It counts the bytes until the block is gone.
+    _counted: Counted,
+}
+
+impl DeviceBlock {
+    pub(crate) fn new(device: Device, addr: u64, bytes: usize) -> Self {
+        Self { addr, bytes, allocation: next_allocation(), device, _counted: Counted::new(device, bytes) }
+    }
 }
 
 impl Block for DeviceBlock {
