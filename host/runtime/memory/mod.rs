@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use pool::{PinnedBlock, Pool, PoolKind};
 pub(crate) use reclaim::{When, give_back};
 pub(crate) use split::{Split, adjacent};
-pub(crate) use stats::Counted;
 pub use stats::MemoryStats;
 
 use super::device::Device;
@@ -60,13 +59,19 @@ pub(crate) struct DeviceBlock {
     pub(crate) bytes: usize,
     pub(crate) allocation: u64,
     pub(crate) device: Device,
-    /// It counts the bytes until the block is gone.
-    _counted: Counted,
 }
 
 impl DeviceBlock {
     pub(crate) fn new(device: Device, addr: u64, bytes: usize) -> Self {
-        Self { addr, bytes, allocation: next_allocation(), device, _counted: Counted::new(device, bytes) }
+        stats::count(device, bytes);
+        Self { addr, bytes, allocation: next_allocation(), device }
+    }
+}
+
+/// A block counts as in use as long as it has an owner.
+impl Drop for DeviceBlock {
+    fn drop(&mut self) {
+        stats::count_less(self.device, self.bytes);
     }
 }
 

@@ -5,27 +5,17 @@ use std::sync::atomic::Ordering;
 
 use crate::runtime::device::Device;
 
-/// The bytes of an allocation, counted as long as it has an owner.
-#[derive(Debug)]
-pub(crate) struct Counted {
-    device: Device,
-    bytes: u64,
+/// Counts an allocation.
+pub(super) fn count(device: Device, bytes: usize) {
+    let (book, bytes) = (device.memory_book(), bytes as u64);
+    let before = book.in_use.fetch_add(bytes, Ordering::Relaxed);
+    book.peak.fetch_max(before + bytes, Ordering::Relaxed);
+    book.allocations.fetch_add(1, Ordering::Relaxed);
 }
 
-impl Counted {
-    pub(crate) fn new(device: Device, bytes: usize) -> Self {
-        let (book, bytes) = (device.memory_book(), bytes as u64);
-        let before = book.in_use.fetch_add(bytes, Ordering::Relaxed);
-        book.peak.fetch_max(before + bytes, Ordering::Relaxed);
-        book.allocations.fetch_add(1, Ordering::Relaxed);
-        Self { device, bytes }
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.device.memory_book().in_use.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
+/// Notes that an allocation has no owner any more.
+pub(super) fn count_less(device: Device, bytes: usize) {
+    device.memory_book().in_use.fetch_sub(bytes as u64, Ordering::Relaxed);
 }
 
 /// The memory that buffers of this program have on a device, and what its pool of page-locked
