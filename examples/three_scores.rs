@@ -34,7 +34,7 @@ stream_tags!(Prepare, First, Second, Third);
 
 const PATCH: u32 = 16;
 
-/// What the three scores read. The streams share it.
+/// The buffers that the three scores read. The streams share them.
 #[derive(Resource)]
 struct Input {
     rgb: DeviceBuffer<u8>,
@@ -77,11 +77,18 @@ fn entropy<S: Brand>(
     kernels::entropy(s, shape.side, shape.side, PATCH, rgb, score)
 }
 
+/// The buffers that salience and participatory score read.
+struct Read<'a, S> {
+    features: &'a DeviceSlice<S, f32>,
+    zeros: &'a DeviceSlice<S, f32>,
+    table: &'a DeviceSlice<S, u32>,
+}
+
 fn salience<S: Brand>(
     s: &Stream<S>,
     shape: Shape,
-    (features, zeros, table): (&DeviceSlice<S, f32>, &DeviceSlice<S, f32>, &DeviceSlice<S, u32>),
-    (salience, relevance): (&mut DeviceSlice<S, f32>, &mut DeviceSlice<S, f32>),
+    Read { features, zeros, table }: Read<'_, S>,
+    [salience, relevance]: [&mut DeviceSlice<S, f32>; 2],
 ) -> Result<()> {
     let out = RelevanceMut { salience, relevance };
     kernels::relevance(s, &shape.batch(table), HOW.foveal_bias, [0.0, 1.0], features, zeros, out)
@@ -90,13 +97,9 @@ fn salience<S: Brand>(
 fn participatory<S: Brand>(
     s: &Stream<S>,
     shape: Shape,
-    (features, zeros, table): (&DeviceSlice<S, f32>, &DeviceSlice<S, f32>, &DeviceSlice<S, u32>),
+    Read { features, zeros, table }: Read<'_, S>,
     coupling: &DeviceSlice<S, f32>,
-    (participatory, salience, summaries): (
-        &mut DeviceSlice<S, f32>,
-        &mut DeviceSlice<S, f32>,
-        &mut DeviceSlice<S, f32>,
-    ),
+    [participatory, salience, summaries]: [&mut DeviceSlice<S, f32>; 3],
 ) -> Result<()> {
     let out = ParticipatoryMut { participatory, salience, summaries };
     kernels::participatory(s, &shape.batch(table), HOW, features, zeros, coupling, out)
@@ -132,7 +135,7 @@ impl<S: LiveBrand> Work<S> {
         let numbers = |len: usize| (0..len).map(number).collect::<Vec<f32>>();
         let exact = |len: usize| (0..len).map(|i| f64::from(number(i))).collect::<Vec<f64>>();
         let coupling = projection(&numbers(64 * PLANES), &numbers(64), &exact(65 * 65), &exact(65));
-        let table = layout(&[[side, side].into()], PATCH).map_err(Error::from)?;
+        let table = layout(&[[side, side].into()], PATCH)?;
         let score = || {
             let beside = [s.alloc_zeroed(n)?, s.alloc_zeroed(12 * (n / 64 + 1))?];
             Ok::<_, Error>(ScoreOn { map: s.alloc_zeroed(n)?, beside })
@@ -166,12 +169,17 @@ impl<S: LiveBrand> Work<S> {
             timeline.span(first, Activity::Compute, "entropy", || entropy(first, shape, &of_a.rgb, &mut a.map))?;
             timeline.span(second, Activity::Compute, "salience", || {
                 let ScoreOn { map, beside: [relevance, _] } = &mut b;
-                salience(second, shape, (&of_b.features, &of_b.zeros, &of_b.table), (map, relevance))
+                salience(
+                    second,
+                    shape,
+                    Read { features: &of_b.features, zeros: &of_b.zeros, table: &of_b.table },
+                    [map, relevance],
+                )
             })?;
             timeline.span(third, Activity::Compute, "participatory", || {
                 let ScoreOn { map, beside: [salience, summaries] } = &mut c;
-                let read = (&*of_c.features, &*of_c.zeros, &*of_c.table);
-                participatory(third, shape, read, &of_c.coupling, (map, salience, summaries))
+                let read = Read { features: &of_c.features, zeros: &of_c.zeros, table: &of_c.table };
+                participatory(third, shape, read, &of_c.coupling, [map, salience, summaries])
             })?;
         }
         let scores = [first.hand_off(a, s)?, second.hand_off(b, s)?, third.hand_off(c, s)?];
@@ -278,11 +286,12 @@ fn compare(gpu: Device, side: u32) -> Result<()> {
                                 (features, zeros, table, (&mut b.0, &mut b.1)),
                                 (features, zeros, table, coupling, (&mut c.0, &mut c.1, &mut c.2)),
                                 |s, (features, zeros, table, out)| {
-                                    salience(s, shape, (&***features, zeros, table), (&mut out.0, &mut out.1))
+                                    let read = Read { features, zeros, table };
+                                    salience(s, shape, read, [&mut *out.0, &mut *out.1])
                                 },
                                 |s, (features, zeros, table, coupling, out)| {
-                                    let read = (&***features, &***zeros, &***table);
-                                    participatory(s, shape, read, coupling, (&mut out.0, &mut out.1, &mut out.2))
+                                    let read = Read { features, zeros, table };
+                                    participatory(s, shape, read, coupling, [&mut *out.0, &mut *out.1, &mut *out.2])
                                 },
                             )
                         },

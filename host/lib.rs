@@ -168,6 +168,7 @@ pub use resource::{Bundle, LeafResource, On, Resource};
 pub use resource::{Leaf, LeafInfo, Producer, Token};
 pub use ring::Ring;
 pub use runtime::device::{Device, DeviceKind, OpenedDevice};
+pub use runtime::memory::MemoryStats;
 pub use runtime::stream::StreamOptions;
 pub use runtime::sync_stats::{HostWait, HostWaits, SyncReport, SyncStats};
 pub use scope::{At, DeviceRank, for_each_device};

@@ -139,3 +139,38 @@ fn failures_and_slow_allocations_count_too() {
         device.sync_stats().disable();
     });
 }
+
+/// The bytes of buffers are counted until their last piece is dropped, on every path.
+#[test]
+fn device_memory_is_counted_as_long_as_somebody_owns_it() {
+    let _alone = alone();
+    for &device in devices() {
+        let [a, b] = [(); 2].map(|()| AnyStream::new(device).unwrap());
+        a.enter(|a| {
+            b.enter(|b| {
+                a.synchronize().unwrap();
+                let before = device.memory_stats().unwrap();
+                device.reset_peak_memory();
+                let now = || {
+                    let stats = device.memory_stats().unwrap();
+                    (stats.in_use - before.in_use, stats.peak - before.in_use, stats.allocations - before.allocations)
+                };
+                let x = a.alloc::<u32>(1000).unwrap();
+                assert_eq!(now(), (4000, 4000, 1), "{device}");
+                drop(a.alloc::<u8>(500).unwrap()); // freed on its stream
+                assert_eq!(now(), (4000, 4500, 2));
+                let mut pieces = a.hand_off(x, b).unwrap().split_even(3).unwrap();
+                drop(pieces.pop());
+                assert_eq!(now(), (4000, 4500, 2), "a piece keeps the whole");
+                drop(b.record(pieces).unwrap()); // freed after an event
+                assert_eq!(now(), (0, 4500, 2));
+                device.reset_peak_memory();
+                assert_eq!(now(), (0, 0, 2));
+                drop(a.alloc_zeroed::<u64>(0).unwrap()); // takes no memory
+                assert_eq!(now(), (0, 0, 2));
+                let text = device.memory_stats().unwrap().to_string();
+                assert!(text.contains("device memory") && text.contains("page-locked") && text.lines().count() == 3);
+            });
+        });
+    }
+}

@@ -327,6 +327,7 @@ fn metrics_of_traces_with_known_answers() {
     assert_eq!(metrics.gpu_idle, ms(0));
     assert_eq!(metrics.host_wait, ms(28));
     assert!((metrics.concurrency - 42.0 / 30.0).abs() < 1e-12);
+    assert_eq!(metrics.streams_busy, [ms(0), ms(20), ms(10)]);
     assert_eq!(metrics.speedup_over(ms(45)), 1.5);
     let lanes: Vec<_> = metrics.tracks.iter().map(|lane| (&*lane.track, lane.busy)).collect();
     assert_eq!(lanes, [("up", ms(20)), ("gpu", ms(20)), ("main", ms(2))]);
@@ -337,6 +338,8 @@ fn metrics_of_traces_with_known_answers() {
         [made("s", Upload, 0, 10), made("s", Compute, 10, 20), made("s", Download, 25, 35)].into_iter().collect();
     let metrics = serial.metrics();
     assert_eq!((metrics.overlap, metrics.gpu_idle), (0.0, ms(5)));
+    assert_eq!(metrics.streams_busy, [ms(5), ms(30)]);
+    assert!(metrics.to_string().contains("streams busy at once     0: 14 %, 1: 86 %\n"), "{metrics}");
     assert!((metrics.concurrency - 30.0 / 35.0).abs() < 1e-12);
     // No output claims a speed-up, because this trace was not compared with another time.
     for text in [metrics.to_string(), serial.to_svg(), serial.to_text()] {
@@ -403,6 +406,11 @@ fn labels_are_added_up_without_their_numbers() {
     assert_eq!((copies.mean(), copies.longest, copies.share), (ms(5) / 2, ms(3), 0.25));
     assert_eq!(table.to_string().lines().count(), 5, "{table}");
     assert!(Trace::default().by_label().to_string().ends_with("no span was recorded"));
+    let name = |i: u8| format!("{}", char::from(b'a' + i));
+    let many: Trace = (0..12).map(|i| labeled(&name(i), Activity::Compute, 0, 1 + u64::from(i))).collect();
+    let [some, all] = [format!("{}", many.by_label()), format!("{:#}", many.by_label())];
+    assert!(some.lines().count() == 12 && some.ends_with("\nand 2 more; {:#} prints all"), "{some}");
+    assert!(all.lines().count() == 13 && all.contains("compute  a "), "{all}");
 }
 
 #[test]
@@ -595,6 +603,17 @@ proptest! {
         };
         prop_assert_eq!(metrics.host_wait, during(&[Wait]));
         prop_assert_eq!(metrics.gpu_idle, metrics.wall - during(&[Upload, Compute, Download, Copy]));
+        let on_device = [Upload, Compute, Download, Copy];
+        let mut busy = vec![Duration::ZERO; metrics.streams_busy.len()];
+        let first = spans.iter().map(|span| span.start).min().unwrap_or_default();
+        for t in (0..60).map(Duration::from_millis).filter(|t| (first..first + metrics.wall).contains(t)) {
+            let runs = |track: &str| {
+                let own = |span: &&Span| *span.track == *track && on_device.contains(&span.activity);
+                spans.iter().filter(own).any(|span| span.start <= t && t < span.end)
+            };
+            busy[["a", "b", "c"].into_iter().filter(|track| runs(track)).count()] += Duration::from_millis(1);
+        }
+        prop_assert_eq!(&metrics.streams_busy, &busy);
         prop_assert!(metrics.host_wait <= metrics.wall && (0.0..=1.0).contains(&metrics.overlap));
         prop_assert!(metrics.tracks.iter().all(|track| (0.0..=1.0).contains(&track.utilization)));
         prop_assert!(metrics.concurrency <= 1e-9 + metrics.tracks.len() as f64);

@@ -236,7 +236,7 @@ pub(crate) enum Command {
     /// Train a model that tells the classes of photographs apart
     #[cfg(feature = "train")]
     #[command(after_long_help = crate::train::args::NOTES, args_override_self = true)]
-    Train(crate::train::args::TrainArgs),
+    Train(Box<crate::train::args::TrainArgs>),
     /// Say what a trained model sees on photographs
     #[cfg(feature = "train")]
     #[command(after_long_help = crate::predict::NOTES)]

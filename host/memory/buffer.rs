@@ -12,7 +12,7 @@ use crate::brand::{Brand, LiveBrand};
 use crate::error::{Error, Result, Returned};
 use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Producer, Resource, Token};
 use crate::runtime::device::Device;
-use crate::runtime::memory::{DeviceBlock, Memory, Owned, When, give_back, next_allocation};
+use crate::runtime::memory::{DeviceBlock, Memory, Owned, When, give_back};
 use crate::runtime::sync_stats::HostWait;
 use crate::stream::Stream;
 use crate::trace;
@@ -34,11 +34,8 @@ pub struct DeviceBuffer<T: DeviceCopy> {
 
 impl<T: DeviceCopy> DeviceBuffer<T> {
     pub(crate) fn new(addr: u64, len: usize, device: Device) -> Self {
-        let memory = if len == 0 {
-            Owned::Empty
-        } else {
-            Owned::Whole(DeviceBlock { addr, bytes: len * size_of::<T>(), allocation: next_allocation(), device })
-        };
+        let memory =
+            if len == 0 { Owned::Empty } else { Owned::Whole(DeviceBlock::new(device, addr, len * size_of::<T>())) };
         Self { addr, len, device, memory, element: PhantomData }
     }
 

@@ -8,6 +8,7 @@ use std::sync::{Mutex, OnceLock};
 
 use log::{debug, warn};
 
+use super::memory_book::MemoryBook;
 use super::panics::{Panicked, Panics};
 use super::sync_stats::{HostWait, SyncLog, SyncStats, Waiting};
 use crate::driver::cpu::{CpuError, Schedule};
@@ -84,6 +85,7 @@ pub(crate) struct DeviceInner {
     any_deferred: AtomicBool,
     book: SyncLog,
     panics: Panics,
+    memory: MemoryBook,
     /// Values of the layers above, one of each type: see [`Device::keep`].
     kept: Mutex<Vec<&'static (dyn Any + Send + Sync)>>,
 }
@@ -305,6 +307,7 @@ impl Device {
             any_deferred: AtomicBool::new(false),
             book: SyncLog::default(),
             panics: Panics::default(),
+            memory: MemoryBook::default(),
             kept: Mutex::default(),
         })));
         Ok(device)
@@ -351,6 +354,10 @@ impl Device {
     /// The [`ordinal`](Device::ordinal) may differ from process to process. A CPU device has none.
     pub fn uuid(self) -> Option<[u8; 16]> {
         self.0.driver.uuid()
+    }
+
+    pub(crate) fn memory_book(self) -> &'static MemoryBook {
+        &self.0.memory
     }
 
     /// Returns the bytes of device memory.

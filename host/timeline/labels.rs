@@ -9,6 +9,9 @@ use super::activity::Activity;
 use super::metrics::ratio;
 use super::trace::{Span, Trace};
 
+/// The rows that are printed.
+const SHOWN: usize = 10;
+
 /// The totals of the spans of one activity and label.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -35,7 +38,8 @@ impl LabelMetrics {
     }
 }
 
-/// The spans of a trace added up by label, the largest total first. Prints as a table.
+/// The spans of a trace added up by label, the largest total first. Prints as a table of the first
+/// ten rows, and with `{:#}` of all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ByLabel(Vec<LabelMetrics>);
 
@@ -111,7 +115,8 @@ impl fmt::Display for ByLabel {
             "{:8} {:24} {:>7} {:>12} {:>10} {:>10} {:>7}",
             "what", "label", "calls", "total us", "mean us", "longest", "share"
         )?;
-        for row in &self.0 {
+        let shown = if f.alternate() { self.0.len() } else { self.0.len().min(SHOWN) };
+        for row in &self.0[..shown] {
             write!(
                 f,
                 "\n{:8} {:24} {:>7} {:>12.1} {:>10.1} {:>10.1} {:>5.1} %",
@@ -124,9 +129,10 @@ impl fmt::Display for ByLabel {
                 100.0 * row.share
             )?;
         }
-        if self.0.is_empty() {
-            write!(f, "\nno span was recorded")?;
+        match self.0.len() - shown {
+            0 if shown > 0 => Ok(()),
+            0 => write!(f, "\nno span was recorded"),
+            more => write!(f, "\nand {more} more; {{:#}} prints all"),
         }
-        Ok(())
     }
 }

@@ -45,6 +45,9 @@ pub struct Metrics {
     /// full. It is not a speed-up, because the same work may take longer when more of it runs at
     /// once. [`speedup_over`](Metrics::speedup_over) compares with a serial run.
     pub concurrency: f64,
+    /// The time during which exactly so many streams had a copy or a kernel running, from none on:
+    /// together they are `wall`.
+    pub streams_busy: Vec<Duration>,
     /// One sentence about the limit of the speed.
     pub advice: String,
 }
@@ -108,13 +111,15 @@ fn of(trace: &Trace) -> Metrics {
 
     let host_wait = length(&all_of(&[Wait]));
 
-    let (mut tracks, mut work) = (Vec::new(), Duration::ZERO);
+    let (mut tracks, mut work, mut edges) = (Vec::new(), Duration::ZERO, Vec::new());
     let (host, streams): (Vec<_>, Vec<_>) = trace.tracks().into_iter().partition(|track| track.host);
     for track in streams.into_iter().chain(host) {
         let spans = || track.spans.iter().map(|(_, span)| *span);
         if spans().any(|span| span.activity != Wait) {
             let busy = covered(spans().filter(|span| span.activity != Wait));
             work = work.saturating_add(busy);
+            let on_device = union(spans().filter(|span| !matches!(span.activity, Host | Wait)));
+            edges.extend(on_device.into_iter().flat_map(|(start, end)| [(start, true), (end, false)]));
             tracks.push(TrackMetrics { track: track.name.into(), busy, utilization: ratio(busy, wall) });
         }
     }
@@ -122,7 +127,22 @@ fn of(trace: &Trace) -> Metrics {
     let stages = [Upload, Compute, Download, Copy, Host].map(|stage| (stage, ratio(length(&all_of(&[stage])), wall)));
     let exposed = ratio(smaller, wall) * (1.0 - overlap);
     let advice = advise(stages, ratio(gpu_idle, wall), ratio(host_wait, wall), overlap, exposed);
-    Metrics { wall, tracks, overlap, gpu_idle, host_wait, concurrency: ratio(work, wall), advice }
+    let (concurrency, streams_busy) = (ratio(work, wall), at_once(edges, (start, end)));
+    Metrics { wall, tracks, overlap, gpu_idle, host_wait, concurrency, streams_busy, advice }
+}
+
+/// Returns how long exactly so many intervals ran at once, from their edges: where each starts
+/// (`true`) and ends.
+fn at_once(mut edges: Vec<(Duration, bool)>, (start, end): Interval) -> Vec<Duration> {
+    edges.sort_unstable(); // of one time, what ends comes before what starts
+    let (mut times, mut busy, mut at) = (vec![Duration::ZERO], 0, start);
+    for (time, starts) in edges {
+        times[busy] += time - at;
+        (busy, at) = (if starts { busy + 1 } else { busy - 1 }, time);
+        times.resize(times.len().max(busy + 1), Duration::ZERO);
+    }
+    times[0] += end - at;
+    times
 }
 
 /// Says what limits the speed: a stage that is nearly always busy, or the reason why no stage is.
@@ -212,6 +232,9 @@ impl fmt::Display for Metrics {
         writeln!(f, "{:24} {:8.0} %", "device idle", percent(self.gpu_idle))?;
         writeln!(f, "{:24} {:8.0} %", "host waits", percent(self.host_wait))?;
         writeln!(f, "{:24} {:8.2}", "tracks busy on average", self.concurrency)?;
+        let shares = self.streams_busy.iter().enumerate();
+        let shares: Vec<_> = shares.map(|(streams, time)| format!("{streams}: {:.0} %", percent(*time))).collect();
+        writeln!(f, "{:24} {:>8}", "streams busy at once", shares.join(", "))?;
         write!(f, "{}", self.advice)
     }
 }

@@ -24,9 +24,6 @@ use crate::queue::{Queue, decoded};
 use crate::staging;
 use crate::{DecodeError, OrientationRule};
 
-/// The most pixels that one call of the decoder gets. Its coefficients are counted in 32 bits.
-const MOST_PIXELS: u64 = 1 << 29;
-
 impl ImageSink<'_> {
     /// Reads a JPEG file into page-locked memory, for the device to decode. Returns what was read
     /// if it is of a kind that the host must decode, and `None` if this is no regular file or if
@@ -81,11 +78,11 @@ impl<M: Clone + Send + 'static> Queue<M> {
             // One call takes as many images as it can, and leaves the room of all others as it is.
             let (mut files, mut numbers, mut gap, mut sum) = (Vec::new(), Vec::new(), 0, 0);
             let mut later = Vec::new();
-            let mut at = 0;
+            let (mut at, most, mut these) = (0, lock(&self.state).pressure.pixels(), Vec::new());
             for (number, image) in rest {
                 let Pixels::Jpeg(file, pixels) = &image.pixels else { continue };
                 let [height, width] = image.size.sides().map(|side| u64::from(side.next_multiple_of(32)));
-                if sum > 0 && sum + height * width > MOST_PIXELS {
+                if sum > 0 && sum + height * width > most {
                     later.push((number, image));
                     continue;
                 }
@@ -94,6 +91,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
                 at = ranges[number].start + padded(*pixels);
                 files.push(ReservedFile { prefix: std::mem::take(&mut gap), file: file.bytes() });
                 numbers.push(number);
+                these.push((number, image));
             }
             rest = later;
             if files.is_empty() {
@@ -106,9 +104,23 @@ impl<M: Clone + Send + 'static> Queue<M> {
             let report = self.options.timeline.span(stream, Activity::Compute, "decode", || {
                 let batch = decoder.read_with_reserved_prefix(&files)?;
                 decoder.decode_into(stream, batch, rgb)
-            })?;
+            });
             // It takes milliseconds, in which the threads that read have work for the core.
-            let report = report.synchronize_sleeping()?;
+            let report = match report.and_then(|report| Ok(report.synchronize_sleeping()?)) {
+                // Fewer images need less. Their order does not matter.
+                Err(error) if lacks_memory(&error) && these.len() > 1 => {
+                    let mut state = lock(&self.state);
+                    state.stats().without_memory += 1;
+                    state.pressure.no_memory_to_decode(sum);
+                    drop(state);
+                    drop(decoder);
+                    stream.synchronize()?; // its memory is free
+                    rest.extend(these);
+                    rest.sort_unstable_by_key(|(number, _)| *number);
+                    continue;
+                }
+                report => report?,
+            };
             lock(&self.decoders).push(decoder);
             let why = |i: usize, number: usize| match report.image(i) {
                 Ok(image) if image.bytes == ranges[number] => None,

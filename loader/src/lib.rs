@@ -75,6 +75,7 @@ mod photo;
 mod photo_options;
 mod pieces;
 mod poll;
+mod pressure;
 mod queue;
 #[cfg_attr(not(feature = "image"), allow(dead_code, reason = "only photographs need it"))]
 mod scratch;

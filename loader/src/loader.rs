@@ -206,7 +206,8 @@ impl<M: Clone + Send + 'static> Loader<M> {
 
     /// Returns the statistics of the loader so far.
     pub fn stats(&self) -> Stats {
-        *lock(&self.queue.state).stats()
+        let mut state = lock(&self.queue.state);
+        Stats { prefetch: state.pressure.prefetch(), ..*state.stats() }
     }
 
     /// Returns the reasons why JPEG files that the device was to decode were decoded by the host,
@@ -245,8 +246,10 @@ impl<M: Clone + Send + 'static> Loader<M> {
         }
         // No more buffers can be in use: `prefetch` are ready, one is in the making, and one is in
         // the hands of the consumer.
-        let most = self.queue.options.prefetch.saturating_add(2);
-        let surplus = lock(&self.queue.state).keep_spare(rgb, most);
+        let mut state = lock(&self.queue.state);
+        let most = state.pressure.prefetch().saturating_add(2);
+        let surplus = state.keep_spare(rgb, most);
+        drop(state);
         drop(surplus); // without the lock
     }
 }

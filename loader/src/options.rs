@@ -103,7 +103,8 @@ impl Default for Shard {
 pub struct LoaderOptions {
     /// Images in a batch; at least 1. Default 16.
     pub batch_size: usize,
-    /// Batches that are ready ahead of the consumer; at least 1. Default 2.
+    /// Batches that are ready ahead of the consumer; at least 1. Default 2. While the device has
+    /// too little memory for them, there are fewer ([`Stats::prefetch`](crate::Stats::prefetch)).
     pub prefetch: usize,
     /// Decode threads. The default, 0, means one for each core. There are never more threads than
     /// samples.

@@ -32,6 +32,7 @@ use crate::error::SampleError;
 use crate::image_sink::{self, ImageSink, Pixels};
 use crate::loader_state::LoaderState;
 use crate::options::{LoaderOptions, UploadMode};
+use crate::pressure::Pressure;
 use crate::scratch::Scratch;
 use crate::source::{Order, Samples};
 use crate::staging::Staging;
@@ -77,7 +78,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
     ) -> Self {
         // `prefetch` batches are for the consumer, and the threads work on the others.
         let window = options.prefetch.saturating_add(options.decode_threads.div_ceil(options.batch_size));
-        let state = State::new(Self::order(&options, len, 0), source);
+        let state = State::new(Self::order(&options, len, 0), source, Pressure::new(options.prefetch));
         let staging = Staging::new(&options);
         let scratch = Scratch::new(&options);
         let (work, done, turns) = <(Condvar, Condvar, Condvar)>::default();

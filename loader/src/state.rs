@@ -11,6 +11,7 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::in_flight::{Holder, InFlight, Outcome};
 use crate::loader_state::LoaderState;
+use crate::pressure::Pressure;
 use crate::source::{Decode, Order, Sample, Samples};
 use crate::stats::Stats;
 
@@ -52,6 +53,8 @@ pub(crate) struct State<M: Clone + Send + 'static> {
     waiting: bool,
     /// Device buffers that consumers gave back.
     spare: VecDeque<Event<DeviceBuffer<u8>>>,
+    /// The amounts that are smaller while the device has little memory.
+    pub(crate) pressure: Pressure,
     /// The position of the sample whose turn it is to take memory.
     turn: u64,
     /// Later positions that need no turn any more.
@@ -105,7 +108,7 @@ pub(crate) struct Task<M> {
 }
 
 impl<M: Clone + Send + 'static> State<M> {
-    pub(crate) fn new(order: Order, source: Samples<M>) -> Self {
+    pub(crate) fn new(order: Order, source: Samples<M>, pressure: Pressure) -> Self {
         Self {
             round: 0,
             epoch: 0,
@@ -124,6 +127,7 @@ impl<M: Clone + Send + 'static> State<M> {
             next_stream: 0,
             waiting: false,
             spare: VecDeque::new(),
+            pressure,
             turn: 0,
             passed: BTreeSet::new(),
             stats: Stats::default(),
@@ -273,10 +277,11 @@ impl<M: Clone + Send + 'static> State<M> {
         (self.streams, self.next_stream) = (streams, self.next_stream % streams);
     }
 
-    /// Whether an upload stream may take a batch: it is its turn, and fewer than `prefetch` batches
-    /// are on their way or ready.
-    pub(crate) fn may_begin(&self, stream: usize, prefetch: usize) -> bool {
-        self.next_stream == stream && self.ready_batches + self.flights.len() < prefetch && self.can_begin()
+    /// Whether an upload stream may take a batch: it is its turn, and fewer batches are on their
+    /// way or ready than are made ahead.
+    pub(crate) fn may_begin(&self, stream: usize) -> bool {
+        let ahead = self.ready_batches + self.flights.len();
+        self.next_stream == stream && ahead < self.pressure.prefetch() && self.can_begin()
     }
 
     /// Notes that the consumer waits. Until [`end_wait`](Self::end_wait) it gives no memory back.

@@ -31,6 +31,12 @@ pub struct Stats {
     pub failed: u64,
     /// Images for which no memory could be page-locked.
     pub pageable: u64,
+    /// Attempts to upload a batch, or to decode images on the device, that found no device memory.
+    /// Such an attempt is repeated with less, and the loader makes fewer batches ahead for a while.
+    pub without_memory: u64,
+    /// Batches that are made ahead at present: [`prefetch`](crate::LoaderOptions::prefetch), or
+    /// fewer while the device has little memory.
+    pub prefetch: usize,
     /// JPEG files that the device decoded.
     pub jpeg_on_device: u64,
     /// JPEG files that the host decoded. [`Loader::left_device`](crate::Loader::left_device) says
@@ -73,6 +79,31 @@ pub struct StageStats {
     pub total: Duration,
     /// The longest time.
     pub max: Duration,
+    times: Times,
+}
+
+/// The number of runs by their time: four classes for each doubling, from 16 ns on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Times([u32; 160]);
+
+impl Default for Times {
+    fn default() -> Self {
+        Self([0; 160])
+    }
+}
+
+impl Times {
+    /// The class of a time.
+    fn class(time: Duration) -> usize {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(16);
+        let doublings = ns.ilog2();
+        (4 * (doublings as usize - 4) + (ns >> (doublings - 2) & 3) as usize).min(159)
+    }
+
+    /// The first time that belongs to a later class.
+    fn end(class: usize) -> Duration {
+        Duration::from_nanos((5 + class as u64 % 4) << (2 + class / 4))
+    }
 }
 
 impl StageStats {
@@ -81,6 +112,8 @@ impl StageStats {
         self.bytes = self.bytes.saturating_add(bytes as u64);
         self.total += took;
         self.max = self.max.max(took);
+        let times = &mut self.times.0[Times::class(took)];
+        *times = times.saturating_add(1);
     }
 
     pub(crate) fn merge(&mut self, other: Self) {
@@ -88,11 +121,29 @@ impl StageStats {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.total += other.total;
         self.max = self.max.max(other.max);
+        self.times.0.iter_mut().zip(other.times.0).for_each(|(own, other)| *own = own.saturating_add(other));
     }
 
     /// The mean time. Zero if the stage never ran.
     pub fn mean(&self) -> Duration {
         if self.count == 0 { Duration::ZERO } else { self.total.div_f64(self.count as f64) }
+    }
+
+    /// Returns a time that a share of the runs, such as 0.99, did not exceed. It is up to a quarter
+    /// too long, and never longer than [`max`](Self::max). Zero if the stage never ran.
+    pub fn percentile(&self, share: f64) -> Duration {
+        let runs: u64 = self.times.0.iter().map(|&runs| u64::from(runs)).sum();
+        let wanted = ((share.clamp(0.0, 1.0) * runs as f64).ceil() as u64).max(1);
+        let mut below = 0;
+        let class = self.times.0.iter().position(|&runs| {
+            below += u64::from(runs);
+            below >= wanted
+        });
+        match class {
+            None => Duration::ZERO,
+            Some(159) => self.max, // of hours
+            Some(class) => Times::end(class).min(self.max),
+        }
     }
 
     /// Returns the number of runs in a second of the stage's own time: in a second of one thread,
@@ -124,15 +175,16 @@ impl fmt::Display for Stats {
         ];
         writeln!(
             f,
-            "{:<15} {:>10} {:<8} {:>11} {:>11} {:>9} {:>11} {:>8}",
-            "stage", "count", "", "mean ms", "max ms", "total s", "each s", "GB/s"
+            "{:<15} {:>10} {:<8} {:>11} {:>11} {:>11} {:>11} {:>9} {:>11} {:>8}",
+            "stage", "count", "", "mean ms", "p50 ms", "p99 ms", "max ms", "total s", "each s", "GB/s"
         )?;
         for (name, what, stage) in stages {
-            let (mean, max) = (1e3 * stage.mean().as_secs_f64(), 1e3 * stage.max.as_secs_f64());
+            let [mean, half, most, max] = [stage.mean(), stage.percentile(0.5), stage.percentile(0.99), stage.max]
+                .map(|time| 1e3 * time.as_secs_f64());
             let (total, each, rate) = (stage.total.as_secs_f64(), stage.rate(), stage.bytes_per_second() / 1e9);
             writeln!(
                 f,
-                "{name:<15} {:>10} {what:<8} {mean:>11.3} {max:>11.3} {total:>9.3} {each:>11.1} {rate:>8.3}",
+                "{name:<15} {:>10} {what:<8} {mean:>11.3} {half:>11.3} {most:>11.3} {max:>11.3} {total:>9.3} {each:>11.1} {rate:>8.3}",
                 stage.count
             )?;
         }
@@ -157,10 +209,25 @@ mod tests {
             (stage.mean(), stage.rate(), stage.bytes_per_second()),
             (Duration::from_millis(20), 50.0, 100_000.0)
         );
+        assert_eq!(stage.percentile(1.0), Duration::from_millis(30));
         let table = Stats { uploading: stage, ..Stats::default() }.to_string();
         let line = table.lines().find(|line| line.starts_with("upload")).unwrap();
         let words: Vec<_> = line.split_whitespace().collect();
-        assert_eq!(words, ["upload", "2", "batches", "20.000", "30.000", "0.040", "50.0", "0.000"]);
+        assert_eq!(words, ["upload", "2", "batches", "20.000", "10.486", "30.000", "30.000", "0.040", "50.0", "0.000"]);
+        // Of a thousand times, each percentile is at most a quarter above the true one.
+        let mut stage = StageStats::default();
+        assert_eq!(stage.percentile(0.5), Duration::ZERO);
+        (1..=1000).for_each(|us| stage.add(0, Duration::from_micros(us * us)));
+        for share in [0.001, 0.01, 0.25, 0.5, 0.9, 0.99, 0.999, 1.0] {
+            let exact = Duration::from_micros(((1000.0 * share) as u64).pow(2));
+            let found = stage.percentile(share);
+            assert!(exact <= found && found <= exact.mul_f64(1.25), "{share}: {found:?}, and not {exact:?}");
+        }
+        let mut both = stage;
+        both.merge(stage);
+        assert_eq!((both.count, both.percentile(0.9)), (2000, stage.percentile(0.9)));
+        let extremes = [Duration::ZERO, Duration::MAX].map(Times::class);
+        assert_eq!(extremes, [0, 159]);
         let widths: Vec<_> = table.lines().take(7).map(|line| line.chars().count()).collect();
         assert!(widths.iter().all(|width| *width == widths[0]), "{table}");
     }

@@ -416,14 +416,15 @@ fn decisions_fall_backs_and_skipped_samples_are_logged() {
     let high = "bytes of pinned memory, more than 29999 (batch 0 of epoch 0, uploaded in `next`)";
     assert!(logged.contains(high), "{logged}");
 
-    // A batch that finds no memory is named too, and so is its stream.
+    // The first batch that finds no memory is named too, and so is its stream.
     let small = Device::new_cpu().unwrap();
     small.limit_memory(Some(100));
     let loader = Loader::new(small, source(), self::options(UploadMode::Streams)).unwrap();
     assert!(loader.filter(Result::is_err).count() > 0);
     let logged = lock(&LOGGED).join("\n");
-    let waits = format!("WARN batch 1 of epoch 0, upload stream 0 waits for memory of {small}");
-    assert!(logged.contains(&waits), "{logged}");
+    let waits = format!("WARN batch 0 of epoch 0, upload stream 0 waits for memory of {small}; until there is more");
+    assert_eq!(logged.matches(&waits).count(), 1, "{logged}");
+    assert_eq!(logged.matches(&format!("waits for memory of {small}")).count(), 1, "said once: {logged}");
 
     let no_stream: NewStream = |_| Err(Error::Thread { reason: "no stream".into() });
     let mut loader = Loader::with(cpu, source(), self::options(UploadMode::Streams), cannot_pin, no_stream).unwrap();

@@ -35,7 +35,7 @@ impl<M: Clone + Send + 'static> Queue<M> {
     ) {
         let mut state = lock(&self.state);
         while !state.stopped() {
-            state = if state.may_begin(number, self.options.prefetch) || state.can_retry() {
+            state = if state.may_begin(number) || state.can_retry() {
                 self.upload_next(state, device, monitor, Some(number), &upload)
             } else {
                 self.wait(&self.done, state)
@@ -175,9 +175,18 @@ impl<M: Clone + Send + 'static> Queue<M> {
                 return (errors, if keeps { empty() } else { Outcome::Nothing });
             }
             let outcome = match upload(front) {
-                Ok(event) => Outcome::Batch(event),
+                Ok(event) => {
+                    lock(&self.state).pressure.memory();
+                    Outcome::Batch(event)
+                }
                 Err(Refused::NoMemory(error, front)) => {
-                    warn!("{place} waits for memory of {device}: {error}");
+                    let mut state = lock(&self.state);
+                    state.stats().without_memory += 1;
+                    let line = state.pressure.no_memory(place, device);
+                    drop(state);
+                    if let Some(line) = line {
+                        warn!("{line}: {error}");
+                    }
                     Outcome::NoMemory(error, front)
                 }
                 Err(Refused::Unread(again)) => {

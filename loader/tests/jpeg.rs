@@ -304,3 +304,27 @@ fn limits_of_pixels_and_of_memory_are_errors() {
         }
     }
 }
+
+/// Where a device has too little memory to decode a whole batch at once, it decodes parts of it,
+/// and the batch is the same.
+#[test]
+fn with_little_memory_a_batch_is_decoded_in_parts() {
+    let paths = vec![repository("tests/golden/jpeg/eye-420-q75.jpg"); 16];
+    let cpu = Device::new_cpu().unwrap();
+    let options = || options(DecodeBackend::Device, 8, UploadMode::Sequential);
+    let (whole, calls) = load(cpu, &paths, options());
+    assert_eq!((whole.len(), calls), (2, 2), "a call for each batch");
+    let (mut limit, mut in_parts) = (64 << 20, 0);
+    loop {
+        let cpu = Device::new_cpu().unwrap();
+        cpu.limit_memory(Some(limit));
+        let (got, calls) = load(cpu, &paths, options());
+        if got.iter().any(Result::is_err) {
+            break;
+        }
+        assert_eq!(got, whole, "{limit} bytes");
+        in_parts += usize::from(calls > 2);
+        limit -= limit / 16;
+    }
+    assert!(in_parts >= 3, "{in_parts} limits below which a whole batch cannot be decoded at once");
+}

@@ -66,6 +66,40 @@ fn device_memory_comes_back_too() {
     }
 }
 
+/// With memory for three batches, fewer than the five that were asked for are made ahead. None is
+/// lost, and with more memory there are five again.
+#[test]
+fn fewer_batches_are_made_ahead_while_there_is_little_memory() {
+    const BATCHES: u64 = 60;
+    for upload_streams in [1, 3] {
+        let cpu = Device::new_cpu().unwrap();
+        cpu.limit_memory(Some(100_000));
+        let samples = Source::indexed(BATCHES, |index| {
+            Sample::new(index.to_string(), index, move |sink| {
+                sink.rgb(100, 100)?.fill(index as u8);
+                Ok(())
+            })
+        });
+        let options = options(1, 2, UploadMode::Streams).with_prefetch(5).with_upload_streams(upload_streams);
+        let mut loader = Loader::new(cpu, samples, options).unwrap();
+        assert_eq!((loader.stats().prefetch, loader.stats().without_memory), (5, 0));
+        let take = |loader: &mut Loader<u64>| loader.next().unwrap().unwrap().synchronize().unwrap().meta[0];
+        let begin = Instant::now();
+        let mut seen = vec![take(&mut loader)];
+        while loader.stats().without_memory == 0 {
+            assert!(begin.elapsed() < Duration::from_secs(20), "the fourth batch ahead finds no memory");
+            thread::yield_now();
+        }
+        assert_eq!(loader.stats().prefetch, 2);
+        seen.push(take(&mut loader));
+        cpu.limit_memory(None);
+        seen.extend((0..BATCHES - 2).map(|_| take(&mut loader)));
+        assert_eq!(seen, (0..BATCHES).collect::<Vec<_>>());
+        assert_eq!(loader.stats().prefetch, 5);
+        assert!(loader.next().is_none());
+    }
+}
+
 /// The buffers that wait for a later batch are no more than can be in use: `prefetch`, one in the
 /// making, and one in the hands of the consumer.
 #[test]

@@ -39,7 +39,7 @@ stream_tags!(Train);
 
 const CLASSES: usize = 4;
 
-/// What a batch in flight needs.
+/// The buffers that a batch in flight needs.
 #[derive(Resource)]
 pub(crate) struct Lane {
     x: DeviceBuffer<f32>,
@@ -77,7 +77,7 @@ impl Model {
         Ok(s.record(LaneOn {
             x: s.upload_blocking(points)?,
             labels: s.upload_blocking(&labels)?,
-            matmul: MatmulOn::new(s, products.clone())?,
+            matmul: MatmulOn::new(s, products)?,
             hidden: [s.alloc(rows * width)?, s.alloc(rows * width)?, s.alloc(rows * width)?],
             logits: [s.alloc(rows * CLASSES)?, s.alloc(rows * CLASSES)?],
             losses: s.alloc(rows)?,

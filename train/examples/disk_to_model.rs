@@ -68,12 +68,11 @@ fn main() -> Result<()> {
     let timeline = args.timeline(gpu)?;
 
     let off = Timeline::disabled();
-    let all = 0..steps;
-    let (_, _, comm) = learn((&train, &train, &train), comm, &folder, shape, &[0..2], &off)?; // loads the kernels
-    let (time, alone, comm) = learn((&train, &train, &train), comm, &folder, shape, &[all.clone()], &off)?;
+    let (_, _, comm) = learn((&train, &train, &train), comm, &folder, shape, &[0, 2], &off)?; // loads the kernels
+    let (time, alone, comm) = learn((&train, &train, &train), comm, &folder, shape, &[0, steps], &off)?;
     let streams = (&take, &textures, &train);
-    let (overlapped_time, overlapped, comm) = learn(streams, comm, &folder, shape, &[all], &timeline)?;
-    let halves = [0..steps / 2, steps / 2..steps];
+    let (overlapped_time, overlapped, comm) = learn(streams, comm, &folder, shape, &[0, steps], &timeline)?;
+    let halves = [0, steps / 2, steps];
     let (_, divided, comm) = learn(streams, comm, &folder, shape, &halves, &off)?;
     assert!(divided.tensors == alone.tensors, "the weights differ from those of a run without an interruption");
     if rank == 0 {
@@ -86,14 +85,15 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Trains a model in `parts`, each of which goes on from the checkpoint of the one before. Returns
-/// how long they took together, the weights, and the communicator.
+/// Trains a model in parts: from each of `ends` to the next, where all but the first go on from
+/// the checkpoint of the one before. Returns how long they took together, the weights, and the
+/// communicator.
 fn learn<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
     (take, textures, train): (&Stream<U>, &Stream<A>, &Stream<B>),
     mut comm: Comm<C>,
     folder: &Folder,
     shape: Shape,
-    parts: &[Range<usize>],
+    ends: &[usize],
     timeline: &Timeline,
 ) -> Result<(Duration, Tensors, Comm<C>)> {
     let gpu = take.device();
@@ -110,7 +110,7 @@ fn learn<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
     let slots = (0..slots).map(|_| Photographs::new(take, &pipeline, &vec![shape.size; shape.images]));
     let mut slots = slots.collect::<Result<Ring<_>>>()?;
     let (mut time, mut weights) = (Duration::ZERO, None);
-    for part in parts {
+    for part in ends.windows(2).map(|part| part[0]..part[1]) {
         let mut loader = folder.loader(take, &comm, shape, timeline)?;
         let model = match part.start {
             0 => TokenTransformer::<B, bf16>::new(train, config, 1)?,

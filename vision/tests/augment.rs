@@ -349,6 +349,30 @@ fn each_step_can_be_switched_off() {
 }
 
 /// Where no attempt fits, the central crop is taken, and it has an allowed ratio.
+/// A crop of fixed size has the place that the specification says, and each place is as likely. A
+/// side that is longer than the image is that of the image.
+#[test]
+fn a_crop_of_fixed_size_is_anywhere() {
+    let crop = |size| Augmentation::none().with_crop(Some(RandomCrop::default().with_size(Some(size))));
+    let options = crop([5, 4]);
+    let mut counts = std::collections::BTreeMap::new();
+    for index in 0..6000u64 {
+        let p = options.parameters(7 << 40 | 3, 2, index, 6, 6).unwrap();
+        let words = thalweg_vision::augment::philox([index as u32, 0, 2, 2], [3, 7 << 8]);
+        let [_, _, top, left] = words.map(|word| f64::from(word >> 8) / f64::from(1 << 24));
+        let (top, left) = ((top * 2.0) as u32, (left * 3.0) as u32);
+        assert_eq!(p, Parameters { crop: Crop { top, left, height: 5, width: 4 }, ..Parameters::identity(6, 6) });
+        *counts.entry([top, left]).or_insert(0) += 1;
+    }
+    assert_eq!(counts.len(), 6);
+    assert!(counts.values().all(|n| (850..1150).contains(n)), "{counts:?}");
+    let whole = crop([100, 3]).parameters(1, 0, 0, 8, 6).unwrap().crop;
+    assert_eq!((whole.top, whole.height, whole.width), (0, 6, 3));
+    for size in [[0, 4], [4, 1 << 15]] {
+        refused(crop(size).parameters(1, 0, 0, 8, 8), "crop size");
+    }
+}
+
 #[test]
 fn long_images_get_the_central_crop() {
     let options = Augmentation::default();

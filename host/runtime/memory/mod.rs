@@ -3,6 +3,7 @@
 mod pool;
 mod reclaim;
 mod split;
+mod stats;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use pool::{PinnedBlock, Pool, PoolKind};
 pub(crate) use reclaim::{When, give_back};
 pub(crate) use split::{Split, adjacent};
+pub use stats::MemoryStats;
 
 use super::device::Device;
 use super::event::Lease;
@@ -57,6 +59,20 @@ pub(crate) struct DeviceBlock {
     pub(crate) bytes: usize,
     pub(crate) allocation: u64,
     pub(crate) device: Device,
+}
+
+impl DeviceBlock {
+    pub(crate) fn new(device: Device, addr: u64, bytes: usize) -> Self {
+        stats::count(device, bytes);
+        Self { addr, bytes, allocation: next_allocation(), device }
+    }
+}
+
+/// A block counts as in use as long as it has an owner.
+impl Drop for DeviceBlock {
+    fn drop(&mut self) {
+        stats::count_less(self.device, self.bytes);
+    }
 }
 
 impl Block for DeviceBlock {

@@ -92,6 +92,10 @@ pub struct RandomCrop {
     pub ratio: RangeInclusive<f64>,
     /// The number of crops that are tried before the central one is taken. Default 10.
     pub attempts: u32,
+    /// Height and width in pixels, for crops of a fixed size at a random place; a side that the
+    /// image does not have is as long as the image. The other options then do not count. Default:
+    /// none, so crops are of random size.
+    pub size: Option<[u32; 2]>,
 }
 
 /// A Gaussian blur of random width.
@@ -136,7 +140,7 @@ impl Default for Augmentation {
 
 impl Default for RandomCrop {
     fn default() -> Self {
-        Self { area: 0.08..=1.0, ratio: 3.0 / 4.0..=4.0 / 3.0, attempts: 10 }
+        Self { area: 0.08..=1.0, ratio: 3.0 / 4.0..=4.0 / 3.0, attempts: 10, size: None }
     }
 }
 
@@ -242,7 +246,10 @@ impl Augmentation {
             bounded(name, v, 1.0)?;
         }
         bounded("grayscale", self.grayscale, 1.0)?;
-        if let Some(RandomCrop { area, ratio, attempts }) = &self.crop {
+        if let Some(RandomCrop { area, ratio, attempts, size }) = &self.crop {
+            if size.iter().flatten().any(|side| !(1..=MAX_EXTENT).contains(side)) {
+                return refuse("crop size", format!("{size:?}"), format!("1 to {MAX_EXTENT} pixels a side"));
+            }
             ordered("crop area", area, 1.0)?;
             ordered("crop ratio", ratio, f64::from(MAX_EXTENT))?;
             if *attempts > 1 << 16 {
@@ -315,13 +322,20 @@ impl Augmentation {
 impl RandomCrop {
     fn draw(&self, seed: u64, epoch: u32, index: u64, width: u32, height: u32) -> Crop {
         let (w, h) = (f64::from(width), f64::from(height));
+        let place = |u: f64, all: f64, own: f64| (u * (all - own + 1.0)).floor() as u32;
+        if let Some([down, across]) = self.size {
+            let [_, _, top, left] = draw(seed, epoch, index, 2);
+            let (down, across) = (down.min(height), across.min(width));
+            let (top, left) = (place(top, h, f64::from(down)), place(left, w, f64::from(across)));
+            return Crop { top, left, height: down, width: across };
+        }
         let logarithms = self.ratio.start().ln()..=self.ratio.end().ln();
         for attempt in 0..self.attempts {
             let [area, ratio, top, left] = draw(seed, epoch, index, 2 + attempt);
             let (area, ratio) = (h * w * lerp(&self.area, area), lerp(&logarithms, ratio).exp());
             let [across, down] = [area * ratio, area / ratio].map(|square| (square.sqrt() + 0.5).floor());
             if across > 0.0 && across <= w && down > 0.0 && down <= h {
-                let [top, left] = [top * (h - down + 1.0), left * (w - across + 1.0)].map(|v| v.floor() as u32);
+                let (top, left) = (place(top, h, down), place(left, w, across));
                 return Crop { top, left, height: down as u32, width: across as u32 };
             }
         }
