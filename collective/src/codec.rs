@@ -117,3 +117,22 @@ impl<'a> Parse<'a> {
         self.bytes().and_then(|text| String::from_utf8(text.to_vec()).ok())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Instant;
+
+    use super::{LONGEST, read_body};
+
+    /// Nobody waits for the bytes of a message that is too long.
+    #[test]
+    fn a_message_that_is_too_long_is_refused_before_its_bytes() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let read = |len: usize| read_body(&socket, len as u32, Instant::now()).unwrap_err().kind();
+        assert_eq!([read(LONGEST + 1), read(u32::MAX as usize)], [ErrorKind::InvalidData; 2]);
+        assert_eq!([read(1), read(LONGEST)], [ErrorKind::TimedOut; 2]);
+    }
+}

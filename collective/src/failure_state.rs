@@ -124,3 +124,36 @@ impl FailureState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::FailureState;
+    use crate::error::Failure;
+    use crate::link::Abort;
+
+    #[derive(Debug, Default)]
+    struct Link(AtomicUsize);
+
+    impl Abort for Link {
+        fn abort(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A link that is there when the ranks fail is aborted once, and a later one at once.
+    #[test]
+    fn links_are_aborted_whenever_they_come() {
+        let state = FailureState::new(None, "");
+        let links = [(); 2].map(|()| Arc::new(Link::default()));
+        let aborted = || links.each_ref().map(|link| link.0.load(Ordering::Relaxed));
+        state.watch(&(links[0].clone() as Arc<dyn Abort>));
+        assert_eq!(aborted(), [0, 0]);
+        let gone = |rank| Failure::Gone { rank, seq: 1, op: String::new() };
+        assert_eq!((state.fail(gone(1)), aborted()), (&gone(1), [1, 0]));
+        state.watch(&(links[1].clone() as Arc<dyn Abort>));
+        assert_eq!((state.fail(gone(2)), aborted()), (&gone(1), [1, 1]));
+    }
+}

@@ -2,6 +2,7 @@
 //! failed operation reaches the program, and no thread and no socket is left.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -131,6 +132,69 @@ fn messages_that_differ_are_named() {
     }
 }
 
+/// Two messages with as many bytes are other messages if their types differ.
+#[test]
+fn messages_of_other_types_are_named() {
+    for over in ALL {
+        let failure = failure(over, 2, options(LONG), |rank, comm| {
+            let s = comm.stream();
+            if rank == 0 {
+                comm.send(1, &s.alloc_zeroed::<u32>(4)?)?;
+                comm.barrier()
+            } else {
+                comm.recv(0, &mut s.alloc_zeroed::<f32>(4)?)
+            }
+        });
+        mismatch(failure, 0, &[0, 1], "message of 4 x u32, rank 1 calls message of 4 x f32");
+    }
+}
+
+/// A rank that waits for one that is there, and is not a part of the failure, learns of it at once.
+#[test]
+fn who_waits_learns_of_a_failure_of_others() {
+    for over in [Over::Memory, Over::Tcp] {
+        let (learned, started) = (AtomicBool::new(false), Instant::now());
+        let ended = run(over, &own_devices(3), options(LONG), |rank, world| -> Result<bool> {
+            let mut comm = world.comm(rank.stream::<Reduce>()?)?;
+            let mut x = comm.stream().alloc_zeroed::<u8>(4)?;
+            match rank.index() {
+                0 => comm.recv(1, &mut x)?,
+                1 => comm.recv(2, &mut x)?,
+                _ => comm.send(1, x.slice(..3).map_err(thalweg::Error::from)?)?,
+            }
+            let failed = comm.synchronize().is_err();
+            if rank.index() == 0 {
+                learned.store(true, Ordering::Release);
+            }
+            // Nobody leaves before, because that would be seen, too.
+            while !learned.load(Ordering::Acquire) && started.elapsed() < LONG {
+                thread::sleep(Duration::from_millis(1));
+            }
+            Ok(failed)
+        });
+        assert!(ended.into_iter().next().unwrap().unwrap(), "{over:?}");
+        assert!(started.elapsed() < LONG / 2, "{over:?}: {:?}", started.elapsed());
+    }
+}
+
+/// A rank without memory for an operation says so to those that wait for what it would have sent.
+#[test]
+fn a_rank_that_cannot_go_on_is_named() {
+    let ended = run(Over::Peer, &own_devices(2), options(LONG), |rank, world| -> Result<Error> {
+        let mut comm = world.comm(rank.stream::<Reduce>()?)?;
+        let mut x = comm.stream().alloc_zeroed::<u8>(2000)?;
+        comm.barrier()?;
+        comm.synchronize()?;
+        if rank.index() == 1 {
+            rank.device().limit_memory(Some(0));
+        }
+        let outcome = comm.all_gather_in_place(&mut x).and_then(|()| comm.synchronize());
+        Ok(comm.failure_or(outcome.unwrap_err()))
+    });
+    let [first, _] = <[_; 2]>::try_from(ended).unwrap();
+    assert!(matches!(first, Ok(Error::Failed(Failure::Abandoned { rank: 1, .. }))), "{first:?}");
+}
+
 /// A rank that sends without end to one that is away waits, and does not fill the memory.
 #[test]
 fn a_rank_that_receives_nothing_is_named() {
@@ -170,6 +234,20 @@ fn a_late_rank_is_named() {
             "rank 1 did not come to operation 2, all-reduce (sum) of 100 x f32, within 300ms"
         );
     }
+}
+
+/// Far from four times the timeout, which others count on.
+#[test]
+fn a_late_rank_is_named_in_time() {
+    let (timeout, started) = (Duration::from_secs(2), Instant::now());
+    let failure = failure(Over::Memory, 2, options(timeout), |rank, comm| {
+        while rank == 1 && comm.failure().is_none() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        sum(comm, 100)
+    });
+    assert!(matches!(&failure, Failure::Timeout { lagging, .. } if *lagging == [1]), "{failure}");
+    assert!((timeout..3 * timeout).contains(&started.elapsed()), "{:?}", started.elapsed());
 }
 
 /// Over peer copies, a rank that has called but whose stream does not come to the operation is late

@@ -160,6 +160,11 @@ fn a_client_with_a_wrong_code_is_cut_off() {
             let (socket, _) = door.called();
             door.refuses(socket, &greeting(&CLIENT, &wrong), "a guess");
         }
+        // The right code, and another protocol.
+        let (socket, server) = door.called();
+        let mut said = greeting(&CLIENT, &door.right(&server));
+        said[7] = b'2';
+        door.refuses(socket, &said, "another protocol");
         // A code for another nonce than the one that it says.
         let (socket, server) = door.called();
         door.refuses(socket, &greeting(&[7; 16], &door.right(&server)), "the code of another nonce");

@@ -93,6 +93,41 @@ fn scans_of_single_components_give_the_pixels_of_one_scan() {
     assert!(matches!(pixels(&encode_as(&kind, &missing)), Err(JpegError::Broken { .. })));
 }
 
+/// A table of 16 bits has steps that 8 bits do not hold.
+#[test]
+fn steps_of_quantization_may_have_16_bits() {
+    for factors in [&YCC_420[..], &[[1, 1]]] {
+        let mut file = encode(&Kind { coefficients: 3, ..kind(45, 70, factors) });
+        let narrow = pixels(&file).unwrap();
+        while let Some(at) = file.windows(4).position(|bytes| bytes[..3] == [0xFF, 0xDB, 0] && bytes[3] == 67) {
+            let wide = file[at + 5..at + 69].iter().enumerate();
+            let wide: Vec<u8> = wide.flat_map(|(i, step)| [(i % 3) as u8, *step]).collect();
+            let segment = [&[0xFF, 0xDB, 0, 131, 0x10 | file[at + 4]], &wide[..]].concat();
+            file.splice(at..at + 69, segment);
+        }
+        let found = pixels(&file).unwrap();
+        assert!(found == crate::reference::decode(&file).2 && found != narrow);
+    }
+}
+
+/// Any number of bytes of ones may stand before a marker, so before that of a restart, too.
+#[test]
+fn fill_bytes_before_restarts_say_nothing() {
+    for factors in [&YCC_420[..], &[[1, 1]]] {
+        let file = encode(&Kind { restart: 2, ..kind(45, 70, factors) });
+        let data = file.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap();
+        let mut filled = file[..data].to_vec();
+        for (at, &byte) in file.iter().enumerate().skip(data) {
+            if byte == 0xFF && matches!(file.get(at + 1), Some(0xD0..=0xD7)) {
+                filled.extend([0xFF; 3]);
+            }
+            filled.push(byte);
+        }
+        assert!(filled.len() > file.len() + 9);
+        assert!(pixels(&filled).unwrap() == pixels(&file).unwrap());
+    }
+}
+
 #[test]
 fn cmyk_and_ycck_are_as_pillow_has_them() {
     for factors in [[[1, 1]; 4], [[2, 2], [1, 1], [1, 1], [2, 2]], [[2, 1], [1, 1], [1, 1], [1, 1]]] {

@@ -376,3 +376,38 @@ fn webp_decodes_to_the_pixels_it_was_made_from() {
     let batch = Loader::new(cpu, lossy, options(1, 1, UploadMode::Off)).unwrap().next().unwrap().unwrap();
     assert_eq!(batch.synchronize().unwrap().sizes, [Size::new(32, 32)]);
 }
+
+/// What is found when a batch is uploaded comes in the place of its sample, beside what the decoder
+/// found.
+#[test]
+fn errors_come_in_the_order_of_their_samples() {
+    let folder = Folder::new("order");
+    for &device in devices() {
+        for index in [0, 2, 3] {
+            let (_, at, bytes) = in_file(index);
+            std::fs::write(folder.0.join(index.to_string()), [vec![0; at as usize], bytes].concat()).unwrap();
+        }
+        let path = folder.0.clone();
+        let samples = Source::indexed(4, move |index| {
+            let path = path.join(index.to_string());
+            Sample::new(format!("image {index}"), (), move |sink| {
+                if index == 1 {
+                    return Err("it is broken".into());
+                }
+                let ([height, width], at, bytes) = in_file(index);
+                let file = File::options().read(true).write(true).open(path)?;
+                let handle = file.try_clone()?;
+                sink.rgb_in_file(height, width, file, at)?;
+                if index != 2 {
+                    handle.set_len(at + bytes.len() as u64 - 1)?;
+                }
+                Ok(())
+            })
+        });
+        let mut loader = Loader::new(device, samples, options(4, 2, UploadMode::Sequential)).unwrap();
+        let errors: Vec<_> = (0..3).map(|_| loader.next().unwrap().unwrap_err().to_string()).collect();
+        let begin = ["sample 0 (image 0)", "sample 1 (image 1): it is broken", "sample 3 (image 3)"];
+        assert!(errors.iter().zip(begin).all(|(error, begin)| error.starts_with(begin)), "{errors:?}");
+        assert!(loader.next().unwrap().is_ok() && loader.next().is_none());
+    }
+}

@@ -43,6 +43,7 @@ counting! {
     a_block_each [block(y), block] (w, h) (8);
     ranks_of_a_block [block, rank] (h) (4, 2, 2);
     one_thread [all, all] (2, 2, 2) (4, 2);
+    one_of_a_deep_block [all, all] (2, 2, 2) (4, 2, 2);
     diagonal [x, x] (2) (4);
     too_few [y, x] (1) (3, 2);
 }
@@ -73,6 +74,7 @@ fn an_element_has_one_owner() {
         assert_eq!(counts!(ranks_of_a_block h, w), once, "{h} x {w}");
         // The threads that differ only in coordinates that no owner names own nothing, but one.
         assert_eq!(counts!(one_thread h, w), once, "{h} x {w}");
+        assert_eq!(counts!(one_of_a_deep_block h, w), once, "{h} x {w}");
     }
 }
 
@@ -98,6 +100,30 @@ kernel! {
         let [row, column] = [t.global_y(), 2 * t.global_x() + 1];
         if row < h && column < w {
             y.set(t, [row, column], 7);
+        }
+    }
+}
+kernel! {
+    fn of_a_stride(t: impl Simt, n: u32, at: u32, y: Out<u32>[n] by [stride]) grid(2) block(4)
+    {
+        if t.global_x() == 5 {
+            y.set(t, [at], 7);
+        }
+    }
+}
+kernel! {
+    fn of_a_rank(t: impl Simt, h: u32, w: u32, row: u32, at: u32, y: Out<u32>[h, w] by [block, rank]) grid(h) block(4)
+    {
+        if t.block_idx().x == 1 && t.rank() == 3 {
+            y.set(t, [row, at], 7);
+        }
+    }
+}
+kernel! {
+    fn shifted(t: impl Simt, n: u32, by: i32, x: In<u32>[n], y: Out<u32>[n] by [x]) grid(1) block(8)
+    {
+        if let Some(y) = y.cell(t) {
+            y.set(x.clamped(t, y.at(), [by]));
         }
     }
 }
@@ -153,6 +179,61 @@ fn a_write_to_what_others_own_is_reported() {
     let report = reported!(|on| owned(&on, 4, 4, &mut on.upload_blocking(&[0u32; 4])?));
     says(&report, "wrote element [4] of a buffer with extents [4]");
     assert_eq!(reported!(|on| chunk(&on, 2, 8, &mut on.upload_blocking(&[0u32; 16])?)), "nothing");
+    // Every place, over several turns of the owner.
+    let says_if = |report: &str, owns: bool| match owns {
+        true => assert_eq!(report, "nothing"),
+        false => says(report, "which another thread owns"),
+    };
+    for at in 0..32 {
+        let report = reported!(|on| of_a_stride(&on, 32, at, &mut on.upload_blocking(&[0u32; 32])?));
+        says_if(&report, at % 8 == 5);
+    }
+    for (row, at) in (0..3).flat_map(|row| (0..12).map(move |at| (row, at))) {
+        let report = reported!(|on| of_a_rank(&on, 3, 12, row, at, &mut on.upload_blocking(&[0u32; 36])?));
+        says_if(&report, row == 1 && at % 4 == 3);
+    }
+}
+
+kernel! {
+    fn tickets(t: impl Simt, n: u32, next: Atomic<u32>[1], taken: Out<u32>[n] by [x]) grid(n.div_ceil(32)) block(32)
+    {
+        let ticket = next.add(t, [0], 1);
+        if let Some(cell) = taken.cell(t) {
+            cell.set(ticket);
+        }
+    }
+}
+
+/// A kernel that is right in one order only is found by some seed, and always by that one.
+#[test]
+fn a_seed_of_a_checked_device_chooses_the_order_of_blocks_and_threads() {
+    let device = Device::checked_cpu().unwrap();
+    let order = |seed| -> Vec<u32> {
+        device.reseed(seed);
+        let run = device.scope(|rank| {
+            let on = rank.stream::<Work>()?;
+            let (mut next, mut taken) = (on.upload_blocking(&[0u32])?, on.alloc(128)?);
+            tickets(&on, 128, &mut next, &mut taken)?;
+            on.read_blocking(&taken)
+        });
+        run.unwrap()
+    };
+    let orders: Vec<_> = (0..8).map(order).collect();
+    assert_eq!(order(3), orders[3]);
+    assert!(orders.iter().any(|order| *order != orders[0]));
+    assert!(orders.iter().any(|order| order[..32].iter().all(|ticket| *ticket >= 32)), "block 0 is not the first");
+    assert!(orders.iter().any(|order| !order[..32].is_sorted()), "the threads of a block are not in order");
+}
+
+#[test]
+fn an_element_beside_another_one_is_inside() {
+    let (on, x) = (on(), [10u32, 11, 12, 13, 14]);
+    for by in [0, 1, -1, 3, -4, i32::MAX, i32::MIN] {
+        let mut y = on.alloc(5).unwrap();
+        shifted(&on, 5, by, &on.upload_blocking(&x).unwrap(), &mut y).unwrap();
+        let expected: Vec<u32> = (0..5).map(|i| x[(i64::from(by) + i).clamp(0, 4) as usize]).collect();
+        assert_eq!(on.read_blocking(&y).unwrap(), expected, "{by}");
+    }
 }
 
 #[test]

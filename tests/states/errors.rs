@@ -12,7 +12,7 @@ use testkit::gate::Gate;
 use testkit::process::own_process;
 use testkit::tasks::block_on;
 use thalweg::Fault;
-use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedPool};
+use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedPool, QueryResult};
 
 use super::{filled, lanes, nothing, panics, soon};
 
@@ -268,4 +268,78 @@ fn a_forked_child_gets_a_typed_error() {
             drop(event);
         });
     }
+}
+
+#[test]
+fn a_hand_over_to_a_failed_device_gives_the_value_back() {
+    let [a, b] = [(); 2].map(|()| Device::new_cpu().unwrap());
+    let [from, to] = [a, b].map(|device| AnyStream::new(device).unwrap());
+    b.poison("as asked");
+    from.enter(|s| {
+        to.enter(|t| {
+            let x = s.bind(a.pinned_from(&[1u32, 2]).unwrap()).unwrap();
+            let returned = s.hand_off(x, t).unwrap_err();
+            assert!(matches!(returned.error, Error::Poisoned { .. }), "{}", returned.error);
+            assert_eq!(s.record(returned.value).unwrap().synchronize().unwrap()[..], [1, 2]);
+        });
+    });
+}
+
+/// A seeded device runs the work of an event when somebody asks for it, so the device fails between
+/// the question and the answer.
+#[test]
+fn work_that_fails_its_device_leaves_nothing_complete() {
+    let mut asked = [0; 2];
+    for seed in 0..40 {
+        let device = Device::seeded_cpu(seed).unwrap();
+        let stream = AnyStream::new(device).unwrap();
+        stream.enter(|s| {
+            let x = s.alloc::<u8>(1).unwrap();
+            s.launch_host(move || device.poison("as asked")).unwrap();
+            let Ok(mut event) = s.record(x) else { return }; // it has run already
+            let waits = seed % 2 == 0;
+            asked[usize::from(waits)] += 1;
+            let error = match waits {
+                true => event.synchronize().unwrap_err().error,
+                false => loop {
+                    match event.query() {
+                        Ok(QueryResult::Pending(again)) => event = again,
+                        Ok(QueryResult::Ready(_)) => panic!("seed {seed}: what a failed device did is complete"),
+                        Err(returned) => break returned.error,
+                    }
+                },
+            };
+            assert!(matches!(error, Error::Poisoned { .. }), "seed {seed}: {error}");
+        });
+    }
+    assert!(asked.iter().all(|times| *times > 0), "{asked:?}");
+}
+
+#[test]
+fn what_is_of_two_devices_or_too_long_is_refused() {
+    let streams = [(); 2].map(|()| AnyStream::new(Device::new_cpu().unwrap()).unwrap());
+    let [start, end] = streams.each_ref().map(|stream| stream.enter(|s| s.timestamp()).unwrap());
+    assert!(matches!(end.elapsed(&start), Err(Error::DeviceMismatch { .. })));
+    streams[0].enter(|s| {
+        let room = s.wait(s.record(s.alloc::<u8>(4).unwrap()).unwrap().map_peer()).unwrap();
+        for (bytes, fits) in [(3, true), (4, true), (5, false)] {
+            assert_eq!(s.copy_start_from_peer(&room, &mut s.alloc::<u8>(bytes).unwrap()).is_ok(), fits, "{bytes}");
+        }
+    });
+}
+
+/// A read waits for the work before it, also if there is nothing to read.
+#[test]
+fn a_read_of_nothing_waits() {
+    let done = Arc::new(AtomicUsize::new(0));
+    AnyStream::new(Device::new_cpu().unwrap()).unwrap().enter(|s| {
+        let (x, done) = (s.alloc::<u8>(0).unwrap(), done.clone());
+        s.launch_host(move || {
+            thread::sleep(std::time::Duration::from_millis(30));
+            done.store(1, Ordering::Release);
+        })
+        .unwrap();
+        assert!(s.read_blocking(&x).unwrap().is_empty());
+    });
+    assert_eq!(done.load(Ordering::Acquire), 1);
 }

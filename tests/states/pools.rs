@@ -6,7 +6,7 @@ use std::thread;
 
 use testkit::devices::{everywhere, everywhere_and_seeded};
 use testkit::gate::Gate;
-use thalweg::{Device, Error, Event, HostWait, PinnedPool, Ring};
+use thalweg::{AnyStream, Device, Error, Event, HostWait, PinnedPool, Ring};
 
 use super::{filled, lanes, not_yet};
 
@@ -222,4 +222,39 @@ fn a_ring_makes_lost_slots_anew_and_waits_for_the_others() {
             assert_eq!(ring.acquire().unwrap().synchronize().unwrap().len(), 100);
         });
     });
+}
+
+/// The block that was used last is lent first, so the others become old, and the oldest goes.
+#[test]
+fn blocks_that_are_not_used_become_old_and_go_first() {
+    let device = Device::new_cpu().unwrap();
+    let pool = PinnedPool::new(device, 3 * 4096);
+    let take = |pages: usize| pool.take::<u8>(4096 * pages).unwrap();
+    let [a, b, c] = [(); 3].map(|()| take(1));
+    let [_, second, third] = [&a, &b, &c].map(|block| block.as_ptr());
+    [a, b, c].into_iter().for_each(drop);
+    let last = take(1);
+    assert_eq!(last.as_ptr(), third);
+    drop(last);
+    // Room for one of the three.
+    let large = take(2);
+    assert_eq!((pool.in_use(), pool.cached()), (2 * 4096, 4096));
+    drop(large);
+    assert_eq!(take(1).as_ptr(), third);
+    assert_ne!(second, third);
+}
+
+/// What the system refuses, and what a failed device may still use, is neither lent nor free.
+#[test]
+fn memory_that_is_not_there_is_not_counted_and_lost_memory_stays_lost() {
+    let device = Device::new_cpu().unwrap();
+    assert!(device.pinned::<u8>(1 << 62).is_err());
+    let pool = device.pinned_pool();
+    assert_eq!((pool.in_use(), pool.cached()), (0, 0));
+    AnyStream::new(device).unwrap().enter(|s| {
+        let x = s.bind(device.pinned::<u8>(100).unwrap()).unwrap();
+        device.poison("as asked");
+        drop(x);
+    });
+    assert_eq!((pool.in_use(), pool.cached()), (4096, 0));
 }

@@ -337,6 +337,23 @@ mod tests {
         Header { call, seq: 1, step: 1, len }
     }
 
+    /// A process that ends behind its last message has sent all of it.
+    #[test]
+    fn the_end_of_a_rank_waits_until_its_messages_have_left() {
+        let [b, a] = pair(|_| ());
+        let bytes: Arc<[u8]> = Arc::from(vec![7; 16 << 20]);
+        let pending = b.peers[0].as_ref().unwrap().pending.clone();
+        b.send(0, &head(bytes.len()), &bytes);
+        thread::scope(|threads| {
+            threads.spawn(|| {
+                assert_eq!(a.header(1, soon()), Ok(head(bytes.len())));
+                a.body(1, &mut vec![0; bytes.len()], soon()).unwrap();
+            });
+            drop(b);
+            assert_eq!(*pending.count.lock().unwrap(), 0);
+        });
+    }
+
     #[test]
     fn strangers_do_not_hold_up_the_ranks() {
         let mut kept = Vec::new();

@@ -12,6 +12,8 @@ mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use build::Tree;
@@ -28,6 +30,7 @@ Without --sample: the mutations of the tables in tests/mutations/tables.
 --seed SEED     the seed, which is a new one by default, and is printed
 --filter TEXT   those whose area, name or file has this text
 --share K/N     the part K of N parts, by the order of the tables
+--jobs N        runs so many tests at once; those that measure times may then fail for no reason
 --list          prints them, and builds nothing
 --write         writes the copy with them into target/mutations/tree, and builds nothing
 --gpu           those which only a GPU runs, instead of the others
@@ -38,6 +41,7 @@ struct Options {
     share: Option<(usize, usize)>,
     sample: Option<usize>,
     seed: u64,
+    jobs: usize,
     list: bool,
     write: bool,
     gpu: bool,
@@ -47,8 +51,16 @@ impl Options {
     fn read() -> Option<Self> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |it| it.as_millis());
         let seed = now as u64 % 1_000_000_007;
-        let mut options =
-            Self { filters: Vec::new(), share: None, sample: None, seed, list: false, write: false, gpu: false };
+        let mut options = Self {
+            filters: Vec::new(),
+            share: None,
+            sample: None,
+            seed,
+            jobs: 1,
+            list: false,
+            write: false,
+            gpu: false,
+        };
         let mut arguments = std::env::args().skip(1);
         while let Some(argument) = arguments.next() {
             match &*argument {
@@ -59,6 +71,7 @@ impl Options {
                 }
                 "--sample" => options.sample = Some(arguments.next()?.parse().ok()?),
                 "--seed" => options.seed = arguments.next()?.parse().ok()?,
+                "--jobs" => options.jobs = arguments.next()?.parse().ok()?,
                 "--list" => options.list = true,
                 "--write" => options.write = true,
                 "--gpu" => options.gpu = true,
@@ -81,6 +94,64 @@ struct Case {
     tests: Vec<Test>,
     equivalent: Option<String>,
     generated: bool,
+}
+
+/// The columns of the table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Caught,
+    Equivalent,
+    Survived,
+}
+
+/// The time that a test may take, once it has run without a mutation.
+type Limit = OnceLock<Result<Duration, String>>;
+
+/// Runs tests, each with the time that it takes without a mutation.
+struct Runner {
+    programs: build::Programs,
+    limits: Mutex<BTreeMap<Test, Arc<Limit>>>,
+}
+
+impl Runner {
+    /// Returns how long a test may take, or says why it shows nothing.
+    fn limit(&self, test: &Test) -> Result<Duration, String> {
+        let limit = self.limits.lock().expect("no thread has panicked").entry(test.clone()).or_default().clone();
+        let measure = || {
+            let start = Instant::now();
+            match run::run(&self.programs, test, 0, Duration::from_secs(600))? {
+                End::Passed(count) if count > 0 => Ok(start.elapsed() * 8 + Duration::from_secs(10)),
+                other => Err(format!("without a mutation, {test}: {other:?}")),
+            }
+        };
+        limit.get_or_init(measure).clone()
+    }
+
+    /// Runs the tests of a mutation until one notices it. Also returns a line about that.
+    fn judge(&self, case: &Case) -> (Verdict, String) {
+        if let Some(reason) = &case.equivalent {
+            return (Verdict::Equivalent, format!("equivalent  {}: {reason}", case.name));
+        }
+        let start = Instant::now();
+        let noticed = case.tests.iter().find_map(|test| {
+            let end = self.limit(test).and_then(|limit| run::run(&self.programs, test, case.number, limit));
+            match end {
+                Ok(End::Passed(_)) => None,
+                Ok(End::Failed(by)) => Some(Ok(by)),
+                Ok(End::Timeout) => Some(Ok(format!("timeout of {test}"))),
+                Err(error) => Some(Err(error)),
+            }
+        });
+        let seconds = start.elapsed().as_secs_f64();
+        match noticed {
+            Some(Ok(by)) => (Verdict::Caught, format!("caught      {}: {by}, {seconds:.1} s", case.name)),
+            Some(Err(error)) => (Verdict::Survived, format!("NOT SHOWN   {}: {error}", case.name)),
+            None => {
+                let tests = case.tests.iter().map(Test::to_string).collect::<Vec<_>>().join(", ");
+                (Verdict::Survived, format!("SURVIVED    {}: {tests}, {seconds:.1} s", case.name))
+            }
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -128,54 +199,28 @@ fn mutations(options: &Options) -> Result<bool, String> {
     cases.retain(|case| !dropped.contains(&case.number));
     cases.truncate(options.sample.unwrap_or(usize::MAX));
 
-    let mut limits = BTreeMap::new();
-    let needed: BTreeSet<_> =
-        cases.iter().filter(|case| case.equivalent.is_none()).flat_map(|case| &case.tests).cloned().collect();
-    for test in needed {
-        let start = Instant::now();
-        match run::run(&programs, &test, 0, Duration::from_secs(600))? {
-            End::Passed(count) if count > 0 => limits.insert(test, start.elapsed() * 8 + Duration::from_secs(10)),
-            other => return Err(format!("without a mutation, {test}: {other:?}")),
-        };
-    }
-    println!("{} sets of tests pass without a mutation: {:.0} s", limits.len(), start.elapsed().as_secs_f64());
-
+    let runner = Runner { programs, limits: Mutex::default() };
+    let (next, ended) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|threads| {
+        for _ in 0..options.jobs.max(1) {
+            threads.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let (verdict, line) = runner.judge(case);
+                    println!("{line}");
+                    ended.lock().expect("no thread has panicked").push((case, verdict));
+                }
+            });
+        }
+    });
     let mut rows: BTreeMap<&str, [u32; 3]> = BTreeMap::new();
     let mut survivors = Vec::new();
-    for case in &cases {
-        let row = rows.entry(&case.area).or_default();
-        if let Some(reason) = &case.equivalent {
-            row[1] += 1;
-            println!("equivalent  {}: {reason}", case.name);
-            continue;
-        }
-        let start = Instant::now();
-        let mut noticed = None;
-        for test in &case.tests {
-            match run::run(&programs, test, case.number, limits[test])? {
-                End::Passed(_) => continue,
-                End::Failed(by) => noticed = Some(by),
-                End::Timeout => noticed = Some(format!("timeout of {test}")),
-            }
-            break;
-        }
-        let seconds = start.elapsed().as_secs_f64();
-        match noticed {
-            Some(by) => {
-                row[0] += 1;
-                println!("caught      {}: {by}, {seconds:.1} s", case.name);
-            }
-            None => {
-                row[2] += 1;
-                survivors.push(&*case.name);
-                println!(
-                    "SURVIVED    {}: {}",
-                    case.name,
-                    case.tests.iter().map(Test::to_string).collect::<Vec<_>>().join(", ")
-                );
-            }
+    for (case, verdict) in ended.into_inner().expect("no thread has panicked") {
+        rows.entry(&case.area).or_default()[verdict as usize] += 1;
+        if verdict == Verdict::Survived {
+            survivors.push(&*case.name);
         }
     }
+    survivors.sort_unstable();
     print(&rows);
     let cpu = run::cpu().map_or("unknown".into(), |cpu| format!("{cpu:.0}"));
     println!("{:.0} s, {cpu} s of CPU", start.elapsed().as_secs_f64());

@@ -139,7 +139,7 @@ pub(crate) fn resize() -> Result<(), String> {
 /// Breaks the libraries on purpose: a part of the tables, which is the next one each time that the
 /// share of this step is run.
 pub(crate) fn part_of_mutations() -> Result<(), String> {
-    const PARTS: u64 = 16;
+    const PARTS: u64 = 32;
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(|error| error.to_string())?;
     let part = since.as_secs() / (24 * 60 * 60) / SHARES % PARTS;
     mutations(&["--share", &format!("{part}/{PARTS}")])

@@ -24,6 +24,8 @@ mod clock;
 mod finding;
 pub mod memory;
 mod record;
+#[cfg(test)]
+mod tests;
 
 use std::cell::RefCell;
 use std::collections::HashMap;

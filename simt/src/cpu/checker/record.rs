@@ -52,6 +52,14 @@ impl Record {
         self.0 & ATOMIC != 0
     }
 
+    /// Whether accesses may meet the other record and race with this one, so that the other one
+    /// does not stand for both: a plain access before an atomic one, or one for its block before
+    /// one for the device.
+    fn meets_fewer(self, other: Self) -> bool {
+        let kind = |r: Self| if r.is_atomic() { 1 + u32::from(r.0 & IN_BLOCK == 0) } else { 0 };
+        kind(self) < kind(other)
+    }
+
     /// Whether both accesses are atomic for each other, so that they may meet.
     pub(super) fn may_meet(self, other: Self) -> bool {
         let narrow = (self.0 | other.0) & IN_BLOCK != 0;
@@ -78,7 +86,7 @@ pub(super) struct Cell {
 /// most from it in its block or its warp.
 pub(super) fn note(kept: &mut [Record; 2], lines: &mut [u16; 2], new: (Record, u16), ordered: impl Fn(Record) -> bool) {
     let far = |r: Record| (r.block() != new.0.block(), r.rank() / 32 != new.0.rank() / 32);
-    let live = |r: Record| !r.is_none() && !ordered(r);
+    let live = |r: Record| !r.is_none() && (!ordered(r) || r.meets_fewer(new.0));
     let second = match (live(kept[0]), live(kept[1])) {
         (true, true) if far(kept[1]) > far(kept[0]) => Some(1),
         (true, _) => Some(0),
