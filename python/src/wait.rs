@@ -60,7 +60,7 @@ pub(crate) fn start() {
 pub(crate) fn set_threads(threads: usize) {
     if let Some(pool) = &mut *POOL.lock().unwrap_or_else(PoisonError::into_inner) {
         pool.wanted = Some((std::process::id(), threads));
-        // Those of a parent are forgotten: they are not in this process, so nobody can wait for them.
+        // Those of a parent are forgotten, because nobody can wait for them in this process.
         if let Some((maker, threads)) = pool.made.take()
             && maker != std::process::id()
         {
