@@ -12,7 +12,7 @@ use testkit::gate::Gate;
 use testkit::process::own_process;
 use testkit::tasks::block_on;
 use thalweg::Fault;
-use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedPool, QueryResult};
+use thalweg::{AnyStream, Device, DeviceKind, Error, PinnedPool, QueryResult, Ring};
 
 use super::{filled, lanes, nothing, panics, soon};
 
@@ -342,4 +342,32 @@ fn a_read_of_nothing_waits() {
         assert!(s.read_blocking(&x).unwrap().is_empty());
     });
     assert_eq!(done.load(Ordering::Acquire), 1);
+}
+
+#[test]
+fn a_ring_waits_for_each_of_its_slots() {
+    let device = Device::new_cpu().unwrap();
+    let done = Arc::new(AtomicUsize::new(0));
+    AnyStream::new(device).unwrap().enter(|s| {
+        let mut ring = Ring::new(2, move || device.pinned::<u8>(1)).unwrap();
+        for _ in 0..2 {
+            let (slot, done) = (s.wait(ring.acquire().unwrap()).unwrap(), done.clone());
+            s.launch_host(move || {
+                thread::sleep(std::time::Duration::from_millis(30));
+                done.fetch_add(1, Ordering::AcqRel);
+            })
+            .unwrap();
+            ring.recycle(s.record(slot).unwrap());
+        }
+        ring.synchronize().unwrap();
+    });
+    assert_eq!(done.load(Ordering::Acquire), 2);
+}
+
+#[test]
+fn a_thread_has_another_stream_on_another_device() {
+    let [a, b] = [(); 2].map(|()| Device::new_cpu().unwrap());
+    let of = |device: Device| device.per_thread(|s| (s.device(), s.unique_id())).unwrap();
+    assert_eq!(((of(a).0, of(b).0), of(a)), ((a, b), of(a)));
+    assert_ne!(of(a).1, of(b).1);
 }
