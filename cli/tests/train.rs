@@ -150,7 +150,7 @@ fn a_run_goes_on_within_an_epoch() {
     for gpus in ["1", "2"] {
         let (whole, parts) = (place("whole.safetensors"), place("parts.safetensors"));
         let checkpoint = |path: &Path| path.with_extension("checkpoint.safetensors");
-        let settings = ["--epochs", "3", "--batch", "2", "--patience", "0", "--gpus", gpus];
+        let settings = ["--epochs", "12", "--batch", "2", "--patience", "0", "--gpus", gpus];
         let mut command = thalweg();
         command.arg("train").arg(&learn).args(SMALL).args(settings).args(["--checkpoint-steps", "4", "--out"]);
         command.arg(&whole).arg("--timeline").arg(&drawn);
@@ -165,7 +165,8 @@ fn a_run_goes_on_within_an_epoch() {
             };
             !(of("progress.within")["steps"].as_u64() > Some(0) && of("progress.history")[0].is_object())
         } {
-            std::thread::sleep(Duration::from_millis(1));
+            // A GPU takes a few milliseconds for an epoch.
+            std::thread::sleep(Duration::from_micros(100));
         }
         assert!(child.wait().expect("it ends").success());
         let resume = ["--resume", "--gpus", gpus, "--out"];

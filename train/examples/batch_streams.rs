@@ -82,7 +82,7 @@ impl Model {
             logits: [s.alloc(rows * CLASSES)?, s.alloc(rows * CLASSES)?],
             losses: s.alloc(rows)?,
             scratch: BackwardScratchOn::new(s, products, &self.layout)?,
-            gradient: s.alloc(self.layout.len())?,
+            gradient: s.alloc_zeroed(self.layout.len())?, // no layer writes what is between parameters
         })?)
     }
 
