@@ -31,6 +31,7 @@ const CHECKED: &[(&str, &str, Option<&str>, &[&str])] = &[
     ("kernels-gpu", "main", None, &["matmul::"]),
     ("simt", "main", None, &["kernel_vocabulary::", "safe_kernels::"]),
     ("train", "main", Some("16"), &["kernels::", "golden::"]),
+    ("train", "overlap", None, &["batch_streams::"]),
     ("jpeg", "main", Some("4"), &["golden::", "properties::", "hostile::"]),
     ("jpeg", "steady", None, &["graphs"]),
     ("processor", "main", Some("4"), &["device::every", "device::random", "device::golden"]),
