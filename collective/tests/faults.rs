@@ -191,8 +191,9 @@ fn a_rank_that_cannot_go_on_is_named() {
         let outcome = comm.all_gather_in_place(&mut x).and_then(|()| comm.synchronize());
         Ok(comm.failure_or(outcome.unwrap_err()))
     });
-    let [first, _] = <[_; 2]>::try_from(ended).unwrap();
-    assert!(matches!(first, Ok(Error::Failed(Failure::Abandoned { rank: 1, .. }))), "{first:?}");
+    // The first rank may learn of it before it has seen the end of the barrier.
+    let [Ok(first) | Err(first), _] = <[_; 2]>::try_from(ended).unwrap();
+    assert!(matches!(first, Error::Failed(Failure::Abandoned { rank: 1, .. })), "{first:?}");
 }
 
 /// A rank that sends without end to one that is away waits, and does not fill the memory.

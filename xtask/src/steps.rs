@@ -72,7 +72,7 @@ pub(crate) const STEPS: &[Step] = &[
     step(Group::Check, "dependencies", None, 5, "how many crates the library needs", check::dependencies),
     step(Group::Examples, "tokens", None, 220, "README.md's command, as printed, and its golden result", examples::tokens),
     step(Group::Test, "tests", None, 1800, "README.md's tests, as printed", test::tests),
-    step(Group::Test, "checked", None, 300, "tests of kernels on the checked device", test::checked),
+    step(Group::Test, "checked", None, 360, "tests of kernels on the checked device", test::checked),
     step(Group::Test, "loom", None, 80, "interleavings of the CPU device's queues", test::loom),
     step(Group::Examples, "examples", None, 100, "every example, from the build of the tests", examples::examples),
     step(Group::Examples, "benchmarks", None, 100, "benchmarks run and check what they time", examples::benchmarks),
