@@ -18,7 +18,8 @@ import thalweg
 
 HERE = pathlib.Path(__file__).parent
 START = f"""
-import os, sys, threading, time
+import os, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 sys.path.insert(0, {str(HERE)!r})
 import thalweg
 from conftest import jpeg, photo, pillow
@@ -222,7 +223,6 @@ def test_a_handler_of_a_signal_may_ask_a_loader(tmp_path: pathlib.Path) -> None:
     pipe = tmp_path / "never.jpg"
     os.mkfifo(pipe)
     out = program(f"""
-import signal
 files = thalweg.Loader([{str(pipe)!r}], device="cpu", labels=None, threads=1)
 def handler(*_):
     print(files.state_dict()["samples"], len(files), files.stats.images, flush=True)
