@@ -71,6 +71,12 @@ impl FromLoader<'_> {
     fn take(&mut self) -> PyResult<Event<Batch<Meta>>> {
         self.batch.take().ok_or_else(|| PyRuntimeError::new_err("this batch was used"))
     }
+
+    /// Drops a batch without images that can be used, and returns what a call has of it.
+    fn leave<T>(&mut self, py: Python<'_>) -> PyResult<(Py<PyAny>, Option<T>)> {
+        drop(self.take()?);
+        Ok((py.None(), None))
+    }
 }
 
 impl Drop for FromLoader<'_> {
@@ -132,13 +138,12 @@ impl About {
 
     /// Leaves out the images that a processor refuses, or returns the exception of the first one.
     fn leave_out(&mut self, layout: &InputLayout, skip: bool) -> PyResult<()> {
-        for refused in layout.errors().iter().rev() {
-            let (at, index) = (refused.index, self.indices[refused.index]);
-            if !skip {
-                let cause = of_processor(refused.error.clone()).to_string();
-                return Err(of_file(index, Some(&self.names[at]), &cause));
-            }
-            self.failed.push(index);
+        if let (Some(refused), false) = (layout.errors().first(), skip) {
+            let cause = of_processor(refused.error.clone()).to_string();
+            return Err(of_file(self.indices[refused.index], Some(&self.names[refused.index]), &cause));
+        }
+        self.failed.extend(layout.errors().iter().map(|refused| self.indices[refused.index]));
+        for at in layout.errors().iter().rev().map(|refused| refused.index) {
             self.sizes.remove(at);
             self.indices.remove(at);
             self.names.remove(at);
@@ -345,7 +350,7 @@ impl Loader {
         let places: Vec<_> = ranges.iter().map(|range| range.start).zip(about.sizes.iter().copied()).collect();
         let mut pixels = FromLoader { loader: self, batch: Some(batch) };
         let (tensor, beside_it) = match transform {
-            _ if places.is_empty() => (py.None(), None),
+            _ if places.is_empty() => pixels.leave(py)?,
             None => {
                 let total = ranges.last().map_or(0, |range| range.end);
                 (place.run(py, stream, &[total], Dtype::U8, Raw(pixels))?.0, None)
@@ -365,12 +370,11 @@ impl Loader {
                 let list = places.iter().map(image).collect();
                 let layout = processor.get().layout(&about.sizes)?;
                 if let Err(error) = about.leave_out(&layout, self.skip_errors) {
-                    // The batch is over: it would fail again.
-                    drop(pixels.take()?);
+                    pixels.leave::<()>(py)?; // it would fail again
                     return Err(error);
                 }
                 match about.sizes.is_empty() {
-                    true => (py.None(), None),
+                    true => pixels.leave(py)?,
                     false => {
                         let tensor = processor.get().run_layout(py, place, stream, &layout, list, pixels)?;
                         (tensor, Some(beside(py, &layout)?))

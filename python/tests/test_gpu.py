@@ -192,3 +192,12 @@ def test_cuda_is_the_current_device() -> None:
     last = torch.cuda.device_count() - 1
     with torch.cuda.device(last):
         assert tt.decode_jpeg(jpeg(), device="cuda").device.index == last
+
+
+def test_a_batch_without_images_is_delivered_once(tmp_path: pathlib.Path) -> None:
+    names = [tmp_path / f"{i}.jpg" for i in range(3)]
+    for name, size in zip(names, ((60, 60), (2, 1000), (60, 70))):
+        name.write_bytes(jpeg(*size))
+    files = tt.Loader(names, batch_size=1, labels=None, skip_errors=True, transform=tt.ImageProcessor.qwen2_vl())
+    batches = [next(files) for _ in names]
+    assert [(batch.indices, batch.failed) for batch in batches] == [([0], []), ([], [1]), ([2], [])]

@@ -220,3 +220,15 @@ def test_an_image_that_a_processor_refuses(tmp_path: pathlib.Path) -> None:
     assert (batch.indices, batch.failed, batch.labels.tolist()) == ([0, 2], [1], [7, 9])
     assert batch.inputs["image_grid_thw"].prod(axis=1).sum() == len(batch.inputs["pixel_values"])
     assert len(batch.inputs["image_grid_thw"]) == 2
+
+
+def test_a_batch_without_images_is_delivered_once(tmp_path: pathlib.Path) -> None:
+    names = [tmp_path / f"{i}.jpg" for i in range(3)]
+    for name, size in zip(names, ((60, 60), (2, 1000), (60, 70))):
+        name.write_bytes(jpeg(*size))
+    processor = thalweg.ImageProcessor.qwen2_vl(device="cpu", into="numpy")
+    files = loader(names, batch_size=1, skip_errors=True, transform=processor)
+    batches = [next(files) for _ in names]
+    assert [(batch.indices, batch.failed) for batch in batches] == [([0], []), ([], [1]), ([2], [])]
+    with pytest.raises(StopIteration):
+        next(files)
