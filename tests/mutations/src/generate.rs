@@ -144,6 +144,19 @@ fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
+impl Finder<'_> {
+    /// Looks for mutations in a function that runs when the program does, and is no test.
+    fn function(&mut self, attributes: &[syn::Attribute], signature: &syn::Signature, block: &syn::Block) {
+        if is_test(attributes) || signature.constness.is_some() {
+            return;
+        }
+        self.function.push(signature.ident.to_string());
+        self.returned(&signature.output, block);
+        visit::visit_block(self, block);
+        self.function.pop();
+    }
+}
+
 impl<'ast> Visit<'ast> for Finder<'_> {
     fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
         if !is_test(&item.attrs) {
@@ -152,23 +165,11 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 
     fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
-        if is_test(&item.attrs) || item.sig.constness.is_some() {
-            return;
-        }
-        self.function.push(item.sig.ident.to_string());
-        self.returned(&item.sig.output, &item.block);
-        visit::visit_block(self, &item.block);
-        self.function.pop();
+        self.function(&item.attrs, &item.sig, &item.block);
     }
 
     fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
-        if is_test(&item.attrs) || item.sig.constness.is_some() {
-            return;
-        }
-        self.function.push(item.sig.ident.to_string());
-        self.returned(&item.sig.output, &item.block);
-        visit::visit_block(self, &item.block);
-        self.function.pop();
+        self.function(&item.attrs, &item.sig, &item.block);
     }
 
     fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
