@@ -147,14 +147,19 @@ fn a_run_goes_on_within_an_epoch() {
     let learn = data(&bench, "learn", 12, 0);
     let place = |name: &str| bench.folder.path().join(name);
     let drawn = place("steps.json");
-    for gpus in ["1", "2"] {
+    // Two ranks are on the CPU device: a machine may have one GPU.
+    for (gpus, device) in [("1", "auto"), ("2", "cpu")] {
         let (whole, parts) = (place("whole.safetensors"), place("parts.safetensors"));
         let checkpoint = |path: &Path| path.with_extension("checkpoint.safetensors");
         let settings = ["--epochs", "12", "--batch", "2", "--patience", "0", "--gpus", gpus];
-        let mut command = thalweg();
-        command.arg("train").arg(&learn).args(SMALL).args(settings).args(["--checkpoint-steps", "4", "--out"]);
-        command.arg(&whole).arg("--timeline").arg(&drawn);
-        let mut child = command.stdout(Stdio::null()).spawn().expect("the command starts");
+        let command = || {
+            let mut command = thalweg();
+            command.env("THALWEG_DEVICE", device).arg("train").arg(&learn);
+            command
+        };
+        let mut first = command();
+        first.args(SMALL).args(settings).args(["--checkpoint-steps", "4", "--out"]).arg(&whole);
+        let mut child = first.arg("--timeline").arg(&drawn).stdout(Stdio::null()).spawn().expect("the command starts");
         // The checkpoint of 4, 8 or 12 of 15 steps is kept, in an epoch that is not the first one.
         let begin = Instant::now();
         while {
@@ -170,7 +175,7 @@ fn a_run_goes_on_within_an_epoch() {
         }
         assert!(child.wait().expect("it ends").success());
         let resume = ["--resume", "--gpus", gpus, "--out"];
-        Run::of(thalweg().arg("train").arg(&learn).args(resume).arg(&parts)).expect(0, &[]);
+        Run::of(command().args(resume).arg(&parts)).expect(0, &[]);
         let [a, b] = [&whole, &parts].map(|path| Tokens::read(&checkpoint(path)));
         assert!(a.bytes() == b.bytes(), "weights and moments have the same bits");
         let losses = |file: &Tokens| -> Vec<[Value; 2]> {

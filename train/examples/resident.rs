@@ -106,7 +106,8 @@ fn main() -> Result<()> {
     let (sequences, batch, tokens, steps, width, depth) =
         support::sized(gpu, (4096, 32, 256, 100, 256, 2), (16, 4, 8, 8, 8, 1));
     let (batch, steps) = (args.batch(batch), args.steps(steps));
-    let config = TokenTransformerConfig::default().with_embed_dim(width).with_num_heads(2).with_depth(depth);
+    let config =
+        TokenTransformerConfig::default().with_embed_dim(width).with_num_heads((width / 64).max(2)).with_depth(depth);
     let shape = Shape { sequences, batch, tokens, inputs: config.input_dim };
     let ends: Vec<i32> = (0..=batch).map(|i| (i * tokens) as i32).collect();
 

@@ -19,6 +19,7 @@
 //! inside its buffers, and no result of it leaves the device. Ranks of other processes do not write
 //! to this one's buffers, but to memory of NCCL.
 
+mod ending;
 mod graph;
 mod handshake;
 mod library;
@@ -43,6 +44,7 @@ use crate::link::{Abort, goodbye};
 use crate::lock;
 use crate::rank_handle::RankShared;
 use crate::store::LONGEST_WAIT;
+use ending::Ending;
 pub(crate) use graph::Alive;
 use handshake::NcclHandshake;
 pub(crate) use handshake::{THREADS, shares};
@@ -102,6 +104,8 @@ struct State {
     marks: VecDeque<(u64, Event<PinnedBuffer<u8>>)>,
     marked: u64,
     leaving: bool,
+    /// Counts the watchdog from the drop of the communicator to its own end.
+    ending: Option<Ending>,
     ended: bool,
 }
 
@@ -236,6 +240,7 @@ impl Nccl {
                 .failure()
                 .map_or_else(|| failed(why), |failure| Error::Failed(failure.clone())));
         }
+        ending::wait_at_exit();
         let run = shared.clone();
         let watchdog =
             thread::Builder::new().name("thalweg nccl".to_owned()).spawn(move || beside_captures(move || run.watch()));
@@ -357,6 +362,7 @@ impl Drop for Nccl {
         }
         let mut state = lock(&shared.state);
         state.leaving = true;
+        state.ending = (!state.ended).then(Ending::new);
         shared.changed.notify_all();
         let until = Instant::now() + SHUTDOWN_GRACE;
         while !state.ended {
@@ -462,6 +468,7 @@ impl Shared {
         self.patrol();
         let mut state = lock(&self.state);
         state.ended = true;
+        state.ending = None;
         self.changed.notify_all();
     }
 
@@ -696,7 +703,14 @@ impl Abort for Shared {
             // operations of the communicator. Nobody here waits for those.
             match graph::any_alive() {
                 false => abort(),
-                true => drop(thread::Builder::new().name("thalweg abort".to_owned()).spawn(abort)),
+                true => {
+                    let ending = Ending::new();
+                    let abort = move || {
+                        abort();
+                        drop(ending);
+                    };
+                    drop(thread::Builder::new().name("thalweg abort".to_owned()).spawn(abort));
+                }
             }
         }
         self.changed.notify_all();
