@@ -88,7 +88,6 @@ pub(crate) const STEPS: &[Step] = &[
     step(Group::Test, "photographs", Some(0), 100, "the images of Pillow's tests, as Pillow has them", test::photographs),
     step(Group::Test, "resize", Some(1), 60, "resizes of image processors, as three versions of Pillow have them", test::resize),
     step(Group::Test, "proof", Some(1), 200, "the theorem and the model of streams: no race, and each rule is needed", proof::proof),
-    step(Group::Test, "mutations", Some(1), 300, "a part of the mutations, each of which a test must notice", test::part_of_mutations),
     step(Group::Test, "trace", Some(2), 600, "tests of streams under the log's checker, and broken rules of the library, which it rejects", test::trace),
     step(Group::Test, "order", Some(0), 500, "loom and shuttle: calls of threads that overlap, and broken rules, on which both fail", test::order),
     step(Group::Test, "python", Some(3), 500, "the wheel of python/, tested in a fresh environment", test::python),

@@ -1,9 +1,7 @@
 //! Tests.
 
 use std::fs;
-use std::time::SystemTime;
 
-use super::SHARES;
 use crate::built::{Built, build, program};
 use crate::command::{command, line, root, run, words};
 
@@ -135,15 +133,6 @@ pub(crate) fn resize() -> Result<(), String> {
     let built = built()?;
     let resize = program(&built, "processor", "example", "resize")?;
     run(command(root().join(".ci/resize.py"), ".").arg(resize.get_program()))
-}
-
-/// Breaks the libraries on purpose: a part of the tables, which is the next one each time that the
-/// share of this step is run.
-pub(crate) fn part_of_mutations() -> Result<(), String> {
-    const PARTS: u64 = 32;
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(|error| error.to_string())?;
-    let part = since.as_secs() / (24 * 60 * 60) / SHARES % PARTS;
-    mutations(&["--share", &format!("{part}/{PARTS}")])
 }
 
 /// Breaks the libraries on purpose, with the options of `tests/mutations`.
