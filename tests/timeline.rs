@@ -379,6 +379,37 @@ fn metrics_of_traces_with_known_answers() {
     assert_eq!(nested.metrics().concurrency, 1.0);
 }
 
+/// Each piece of advice from the share on at which it begins, and what there is just before.
+#[test]
+fn advice_changes_at_its_thresholds() {
+    use Activity::{Compute, Copy, Upload, Wait};
+    let advice = |spans: &[(Activity, u64, u64)]| {
+        let ends = [made("main", Wait, 0, 1), made("main", Wait, 999, 1000)];
+        let spans = spans.iter().map(|(activity, start, end)| made(&format!("{activity:?}"), *activity, *start, *end));
+        spans.chain(ends).collect::<Trace>().metrics().advice
+    };
+    let cases = [
+        ("compute-bound", [(Compute, 0, 900), (Upload, 0, 0), (Wait, 0, 0)]),
+        ("no stage", [(Compute, 0, 899), (Upload, 0, 0), (Wait, 0, 0)]),
+        ("copies and kernels take turns", [(Compute, 100, 800), (Upload, 0, 100), (Wait, 0, 0)]),
+        ("no stage", [(Compute, 100, 800), (Upload, 1, 100), (Wait, 0, 0)]),
+        ("copies and kernels take turns", [(Compute, 101, 800), (Upload, 0, 200), (Wait, 0, 0)]),
+        ("no stage", [(Compute, 100, 800), (Upload, 0, 200), (Wait, 0, 0)]),
+        ("the host waits", [(Compute, 0, 850), (Copy, 850, 900), (Wait, 1, 249)]),
+        ("no stage", [(Compute, 0, 850), (Copy, 850, 900), (Wait, 2, 249)]),
+        ("no stage", [(Compute, 0, 850), (Copy, 850, 901), (Wait, 1, 249)]),
+        ("the device idles", [(Compute, 0, 750), (Upload, 0, 0), (Wait, 0, 0)]),
+        ("no stage", [(Compute, 0, 751), (Upload, 0, 0), (Wait, 0, 0)]),
+        ("nothing to improve", [(Wait, 0, 100), (Wait, 0, 0), (Wait, 0, 0)]),
+    ];
+    for (begin, spans) in cases {
+        assert!(advice(&spans).starts_with(begin), "{spans:?}: {}", advice(&spans));
+    }
+    let second = [made("gpu", Compute, 0, 1000)].into_iter().collect::<Trace>().metrics();
+    assert!(second.clone().with_upload_limit(900, 1000.0).advice.starts_with("upload-bound"));
+    assert!(second.with_upload_limit(899, 1000.0).advice.starts_with("compute-bound"));
+}
+
 #[test]
 fn labels_are_added_up_without_their_numbers() {
     let ms = Duration::from_millis;

@@ -57,7 +57,14 @@ fn a_signal_in_the_middle_of_a_file_ends_the_run_behind_it() {
     let many: Vec<_> = (0..200).map(|i| bench.file(&format!("{i}.png"), &picture)).collect();
     run(thalweg().arg("tokens").args(many).arg("--out").arg(&disk));
     let settings = ["--width=16", "--heads=2", "--depth=1", "--patience=0", "--epochs=1000"];
-    run(thalweg().arg("train").arg(&images).args(settings).arg("--out").arg(disk.join("model.safetensors")));
+    // The first file is that of the tokens, or the model.
+    let elsewhere = disk.with_file_name("scratch");
+    fs::create_dir(&elsewhere).unwrap();
+    for scratch in [&disk, &elsewhere] {
+        let mut train = thalweg();
+        train.arg("train").arg(&images).args(settings).arg("--scratch").arg(scratch);
+        run(train.arg("--out").arg(disk.join("model.safetensors")));
+    }
 }
 
 /// The last checkpoint before the disk was full is whole, and the run goes on from it.

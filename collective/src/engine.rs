@@ -280,3 +280,29 @@ pub(crate) fn mismatch(seq: u64, mut calls: Vec<(usize, String)>) -> Failure {
     let differing = calls.iter().filter(|(_, call)| Some(call) != most).map(|(rank, _)| *rank).collect();
     Failure::Mismatch { seq, differing, calls }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::Engine;
+    use crate::Store;
+    use crate::element::Kind;
+    use crate::error::Failure;
+    use crate::failure_state::FailureState;
+    use crate::header::{Call, Code};
+    use crate::link::local::{LocalLink, Mailboxes};
+
+    /// Rank 0 hears of nobody, and rank 1 has said that it waits for rank 2.
+    #[test]
+    fn a_rank_that_waits_for_another_one_is_not_named() {
+        let state = Arc::new(FailureState::new(Some(Store::local()), ""));
+        state.culprits(1, vec![2], Duration::ZERO);
+        let link = Arc::new(LocalLink::new(Mailboxes::new(3), 0));
+        let engine = Engine::new(0, 3, state.clone(), link, Duration::from_millis(1));
+        engine.run(1, Call { code: Code::Barrier, kind: Kind::U8, op: None, root: None, count: 0 }, &mut []);
+        let failure = state.failure().expect("nobody comes");
+        assert!(matches!(failure, Failure::Timeout { lagging, .. } if *lagging == [2]), "{failure}");
+    }
+}

@@ -130,7 +130,10 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use std::time::Duration;
+
     use super::FailureState;
+    use crate::Store;
     use crate::error::Failure;
     use crate::link::Abort;
 
@@ -155,5 +158,27 @@ mod tests {
         assert_eq!((state.fail(gone(1)), aborted()), (&gone(1), [1, 0]));
         state.watch(&(links[1].clone() as Arc<dyn Abort>));
         assert_eq!((state.fail(gone(2)), aborted()), (&gone(1), [1, 1]));
+    }
+
+    /// The store has one failure for all ranks, and whoever fails later gets that one.
+    #[test]
+    fn the_first_failure_is_that_of_all_ranks() {
+        let store = Store::local();
+        let [first, second, other] = ["a", "a", "b"].map(|tag| FailureState::new(Some(store.clone()), tag));
+        let gone = |rank| Failure::Gone { rank, seq: 1, op: String::new() };
+        assert_eq!(first.fail(gone(1)), &gone(1));
+        assert_eq!(second.fail(gone(2)), &gone(1));
+        assert_eq!(other.fail(gone(2)), &gone(2), "its ranks are others");
+    }
+
+    /// Of those for whom a rank waits, those are late that wait for nobody.
+    #[test]
+    fn who_waits_for_a_late_rank_is_not_late() {
+        let state = FailureState::new(Some(Store::local()), "");
+        let culprits = |rank, lagging: &[usize]| state.culprits(rank, lagging.to_vec(), Duration::ZERO);
+        assert_eq!(culprits(1, &[2, 3]), [2, 3]);
+        assert_eq!(culprits(0, &[1]), [2, 3]);
+        assert_eq!(culprits(3, &[0]), [2], "3 waits for 0, 0 for 1, and 1 for 2 and 3");
+        assert_eq!(culprits(2, &[1]), [1], "each waits for another one");
     }
 }

@@ -87,6 +87,24 @@ fn the_steady_state_allocates_nothing() {
     }
 }
 
+/// Batches whose files are longer than those before find their memory, unless they are much longer.
+#[test]
+fn batches_of_growing_files_take_few_blocks() {
+    let _alone = alone();
+    let device = Device::new_cpu().unwrap();
+    let mut file = encode(&kind(300, 400, 1));
+    device.sync_stats().enable();
+    for pages in 128..168 {
+        file.resize(4096 * pages, 0); // what is behind the end of the image counts, too
+        assert!(EncodedBatch::new(device, &[&file]).unwrap().rgb_bytes() > 0);
+    }
+    device.sync_stats().disable();
+    let report = device.sync_stats().report();
+    let made: u64 = report.waits().iter().filter(|it| it.kind == HostWait::PinnedAllocation).map(|it| it.count).sum();
+    // From one size to twice that, there are eight steps at most.
+    assert!(made <= 10, "{made} blocks");
+}
+
 /// A batch leaves room for images that come from elsewhere, and does not touch it. A file whose
 /// header alone can be read keeps its room.
 #[test]
@@ -96,26 +114,38 @@ fn gaps_stay_as_they_are() {
     let scan = whole.windows(2).position(|w| w == [0xFF, 0xDA]).unwrap();
     let head = whole[..scan + 20].to_vec();
     assert_eq!(dimensions(&head), Ok(Size::new(64, 80)));
-    let files = [encode(&kind(40, 50, 1)), encode(&kind(9, 7, 2)), b"no image".to_vec(), head];
+    // All data and no end: a batch with it has the memory of one with the whole file, where only
+    // the record of that one could lead to pixels.
+    let ended = whole[..whole.len() - 2].to_vec();
+    let files = [encode(&kind(40, 50, 1)), encode(&kind(9, 7, 2)), b"no image".to_vec(), head, ended];
     let expected = [0, 1].map(|i| reference::decode(&files[i]).2);
     for device in Device::all() {
         AnyStream::new(device).unwrap().enter(|stream| {
-            let gaps = [(100, 0), (5, 2), (16, 3), (33, 1)].map(|(prefix, i)| ReservedFile { prefix, file: &files[i] });
+            let mut gaps =
+                [(100, 0), (5, 2), (16, 3), (33, 1)].map(|(prefix, i)| ReservedFile { prefix, file: &files[i] });
+            gaps[2].file = &whole;
             let batch = EncodedBatch::with_reserved_prefix(device, &gaps).unwrap();
+            let mut rgb = stream.alloc::<u8>(batch.rgb_bytes()).unwrap();
+            let report = Decoder::new(device).decode_into(stream, batch, &mut rgb).unwrap().synchronize().unwrap();
+            assert!(report.image(2).is_ok());
             let first = 112..112 + 6000;
             let second = 21552..21552_usize + 189;
-            assert_eq!(batch.rgb_bytes(), second.end.next_multiple_of(16));
-            let mut rgb = stream.alloc::<u8>(batch.rgb_bytes() + 50).unwrap();
-            stream.fill(&mut rgb, 77).unwrap();
-            let report = Decoder::new(device).decode_into(stream, batch, &mut rgb).unwrap().synchronize().unwrap();
-            assert_eq!(report.image(0).unwrap().bytes, first);
-            assert_eq!(report.image(1), Err(JpegError::NotJpeg));
-            assert_eq!(report.image(2), Err(JpegError::Truncated));
-            assert_eq!(report.image(3).unwrap().bytes, second);
-            let bytes = stream.read_blocking(&rgb).unwrap();
-            assert!(bytes[first.clone()] == expected[0] && bytes[second.clone()] == expected[1]);
-            let outside = (0..bytes.len()).filter(|i| !first.contains(i) && !second.contains(i));
-            assert!(outside.into_iter().all(|i| bytes[i] == 77), "{device}");
+            for broken in [&files[4], &files[3]] {
+                gaps[2].file = broken;
+                let batch = EncodedBatch::with_reserved_prefix(device, &gaps).unwrap();
+                assert_eq!(batch.rgb_bytes(), second.end.next_multiple_of(16));
+                let mut rgb = stream.alloc::<u8>(batch.rgb_bytes() + 50).unwrap();
+                stream.fill(&mut rgb, 77).unwrap();
+                let report = Decoder::new(device).decode_into(stream, batch, &mut rgb).unwrap().synchronize().unwrap();
+                assert_eq!(report.image(0).unwrap().bytes, first);
+                assert_eq!(report.image(1), Err(JpegError::NotJpeg));
+                assert_eq!(report.image(2), Err(JpegError::Truncated));
+                assert_eq!(report.image(3).unwrap().bytes, second);
+                let bytes = stream.read_blocking(&rgb).unwrap();
+                assert!(bytes[first.clone()] == expected[0] && bytes[second.clone()] == expected[1]);
+                let outside = (0..bytes.len()).filter(|i| !first.contains(i) && !second.contains(i));
+                assert!(outside.into_iter().all(|i| bytes[i] == 77), "{device}");
+            }
             // Where the decoder takes the memory, the file that may lie about its size gets none.
             assert_eq!(EncodedBatch::new(device, &[&files[3]]).unwrap().rgb_bytes(), 0);
         });

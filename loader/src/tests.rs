@@ -3,7 +3,7 @@
 mod streams;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -238,6 +238,46 @@ fn a_panic_in_an_upload_ends_the_loader() {
         assert_eq!((&*thread, &*message), ("an upload", "dropped"));
         assert!(loader.next().is_none());
     }
+}
+
+/// A batch that is on its way when its epoch is left ends the loader, too, if its upload panics.
+#[cfg(unix)]
+#[test]
+fn a_panic_in_an_upload_that_nobody_wants_ends_the_loader() {
+    /// Its destructor tells that it runs, and panics when the other end has gone.
+    struct Gate(Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>);
+    impl Clone for Gate {
+        fn clone(&self) -> Self {
+            Self(None)
+        }
+    }
+    impl Drop for Gate {
+        fn drop(&mut self) {
+            let Some((begun, go)) = self.0.take() else { return };
+            begun.send(()).unwrap();
+            drop(go.recv());
+            std::panic::panic_any("dropped");
+        }
+    }
+    let ((begun, begins), (go, gone)) = (mpsc::channel(), mpsc::channel());
+    let gate = Mutex::new(Some((begun, gone)));
+    // A file without pixels, so the upload drops the sample.
+    let samples = Source::indexed(2, move |index| {
+        let gate = Gate(if index == 1 { lock(&gate).take() } else { None });
+        let empty = || std::fs::File::open("/dev/null");
+        Sample::new("empty", gate, move |sink| match index {
+            0 => Ok(sink.rgb(1, 1)?.fill(0)),
+            _ => sink.rgb_in_file(1, 1, empty()?, 0),
+        })
+    });
+    let options = options(UploadMode::Streams).with_batch_size(1).with_skip_errors(true);
+    let mut loader = Loader::new(Device::cpu().unwrap(), samples, options).unwrap();
+    drop(loader.next().unwrap().unwrap());
+    begins.recv_timeout(Duration::from_secs(20)).expect("the second batch is on its way");
+    loader.restart();
+    drop(go);
+    let error = loader.find_map(Result::err).expect("an error was due");
+    assert!(matches!(&error, crate::Error::Panicked { message, .. } if message == "dropped"), "{error}");
 }
 
 /// Its destructor panics once, in the value that was told to.

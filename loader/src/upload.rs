@@ -297,7 +297,8 @@ impl<M: Clone + Send + 'static> Queue<M> {
             // Spare buffers of other sizes may take the memory.
             Err(Error::OutOfMemory { .. }) => {
                 let spare = lock(&self.state).take_spares();
-                drop(spare); // without the lock
+                // Without the lock, and by this stream: so they are free after the next line.
+                spare.into_iter().for_each(|event| drop(stream.wait(event)));
                 stream.synchronize()?;
                 stream.alloc(bytes)
             }

@@ -137,6 +137,34 @@ fn few_buffers_are_kept_for_later_batches() {
     }
 }
 
+/// Each batch has a buffer of its own length. Those that wait for a batch of theirs make room for
+/// one that finds no memory, before the consumer hears of that.
+#[test]
+fn buffers_of_another_length_are_given_up_and_not_taken() {
+    let sides = [100, 100, 100, 152, 20]; // multiples of 4, so no buffer is padded
+    for upload in [UploadMode::Streams, UploadMode::Sequential] {
+        let cpu = Device::new_cpu().unwrap();
+        cpu.limit_memory(Some(100_000));
+        let samples = Source::indexed(5, move |index| {
+            Sample::new("square", "", move |sink| {
+                sink.rgb(sides[index as usize], sides[index as usize])?.fill(index as u8);
+                Ok(())
+            })
+        });
+        let mut loader = Loader::new(cpu, samples, options(1, 1, upload).with_prefetch(1)).unwrap();
+        let mut held = Vec::new();
+        for (index, side) in sides.into_iter().enumerate() {
+            if side != 100 {
+                // Three of these leave no room for the large one, which leaves none for them.
+                held.drain(..).for_each(|batch| loader.recycle(Event::ready(batch)));
+            }
+            let batch = loader.next().unwrap().unwrap().synchronize().unwrap();
+            assert_eq!((batch.indices[0], batch.rgb.len()), (index as u64, 3 * (side * side) as usize), "{upload:?}");
+            held.push(batch);
+        }
+    }
+}
+
 /// Its memory was kept for a later batch, and the loader failed when it met that.
 #[test]
 fn a_batch_of_another_device_is_not_kept() {

@@ -7,11 +7,12 @@ use testkit::devices::devices;
 use testkit::files::repository;
 use thalweg::{Device, Size};
 use thalweg_loader::{
-    AlphaRule, DecodeBackend, DepthRule, Loader, LoaderOptions, OrientationRule, PhotoOptions, Source, UploadMode,
-    read_photo,
+    AlphaRule, DecodeBackend, DepthRule, Error, Loader, LoaderOptions, OrientationRule, PhotoOptions, Sample,
+    SampleError, Source, UploadMode, decode_photo, read_photo,
 };
 
 use crate::files::Folder;
+use crate::options;
 
 /// Decodes a file with and without an upload, and returns its size and pixels.
 fn decode(device: Device, path: &Path, photo: PhotoOptions) -> (Size, Vec<u8>) {
@@ -143,6 +144,30 @@ fn stored_rows_stay_where_they_are() {
                 .collect();
             assert!(expected == applied, "{}", path.display());
             assert!(stored != applied, "{}", path.display());
+        }
+    }
+}
+
+/// A decoder may be content with what there is, or find another fault in it.
+#[test]
+fn a_webp_that_breaks_off_is_truncated() {
+    for name in ["lossy.webp", "lossless.webp", "alpha.webp"] {
+        let whole = std::fs::read(repository("loader/tests/images").join(name)).expect("a file");
+        let bytes = whole.clone();
+        // From the end of its signature on it is known to be one.
+        let source = Source::indexed(whole.len() as u64 - 11, move |index| {
+            let part = bytes[..index as usize + 12].to_vec();
+            Sample::new("part", (), move |sink| decode_photo(&part, sink))
+        });
+        for (item, end) in Loader::new(cpu(), source, options(1, 2, UploadMode::Off)).expect("a loader").zip(12..) {
+            match item {
+                Ok(_) => assert_eq!(end, whole.len(), "{name}"),
+                Err(Error::Sample { cause, .. }) if end < whole.len() => {
+                    let truncated = matches!(cause.downcast_ref(), Some(SampleError::Truncated { format: "WebP" }));
+                    assert!(truncated, "{name} until {end}: {cause}");
+                }
+                Err(error) => panic!("{name} until {end}: {error}"),
+            }
         }
     }
 }

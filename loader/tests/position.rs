@@ -1,5 +1,8 @@
 //! Tests of where a loader starts: at any epoch, and in the middle of one.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use proptest::prelude::*;
 use testkit::cases;
 use thalweg::{Device, Error};
@@ -97,6 +100,39 @@ fn a_batch_is_got_when_it_is_returned() {
     assert_eq!(check(cpu, other.next().unwrap().unwrap()), [3, 5]);
     assert_eq!(other.state(), LoaderState { epoch: 0, samples: 6 });
     assert!(other.next().is_none());
+}
+
+/// Samples of which nothing comes count as soon as that is known, and not with the next batch.
+#[test]
+fn skipped_samples_count_with_the_batch_before_them() {
+    let cpu = Device::cpu().unwrap();
+    for upload_streams in [1, 3] {
+        let (go, gate) = std::sync::mpsc::channel::<()>();
+        let gate = std::sync::Arc::new(std::sync::Mutex::new(gate));
+        let samples = Source::indexed(4, move |index| {
+            let gate = gate.clone();
+            Sample::new(format!("image {index}"), format!("label {index}"), move |sink| match index {
+                0 => draw(index, sink),
+                3 => {
+                    drop(gate.lock().unwrap().recv());
+                    draw(index, sink)
+                }
+                _ => Err("no such luck".into()),
+            })
+        });
+        let options = options(1, 1, UploadMode::Streams).with_skip_errors(true).with_upload_streams(upload_streams);
+        let mut loader = Loader::new(cpu, samples, options.with_prefetch(4)).unwrap();
+        assert_eq!(check(cpu, loader.next().unwrap().unwrap()), [0]);
+        let begin = Instant::now();
+        while loader.state().samples < 3 && begin.elapsed() < Duration::from_secs(20) {
+            thread::yield_now();
+        }
+        let counted = loader.state().samples;
+        drop(go); // before a panic, which would wait for the last sample
+        assert_eq!(counted, 3);
+        assert_eq!(check(cpu, loader.next().unwrap().unwrap()), [3]);
+        assert_eq!(loader.state().samples, 4);
+    }
 }
 
 #[test]

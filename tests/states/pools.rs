@@ -8,7 +8,7 @@ use testkit::devices::{everywhere, everywhere_and_seeded};
 use testkit::gate::Gate;
 use thalweg::{AnyStream, Device, Error, Event, HostWait, PinnedPool, Ring};
 
-use super::{filled, lanes, not_yet};
+use super::{filled, lanes, not_yet, soon};
 
 #[test]
 fn a_pool_may_go_before_the_work_on_its_memory() {
@@ -182,6 +182,43 @@ fn a_pool_waits_for_what_is_about_to_come_back() {
                 drop(pool.take::<u32>(1024).unwrap());
                 assert_eq!(opened.load(Ordering::SeqCst), 1);
             });
+        });
+    });
+}
+
+/// Memory that two streams read is free when the second one has ended, whichever that is.
+#[test]
+fn a_pool_waits_for_every_reader_of_a_block() {
+    everywhere(|device| {
+        lanes(device, |a, b, c| {
+            for last in [0, 1] {
+                let pool = PinnedPool::new(device, 2 * 4096);
+                drop([(); 2].map(|()| pool.take::<u32>(1024).unwrap())); // no allocation is held up below
+                let mut host = pool.take::<u32>(1024).unwrap();
+                host.fill(7);
+                let address = host.as_ptr();
+                let (mut on_b, mut on_c) = (filled(b, 1024, 0), filled(c, 1024, 0));
+                let mut gates = vec![Gate::closed(device), Gate::closed(device)];
+                let shared = a.share(a.bind(host).unwrap()).unwrap();
+                let readers = (b.reading(&shared).unwrap(), c.reading(&shared).unwrap());
+                gates[0].hold(&b);
+                b.copy_to_device(&readers.0, &mut on_b).unwrap();
+                gates[1].hold(&c);
+                c.copy_to_device(&readers.1, &mut on_c).unwrap();
+                drop((readers, shared));
+                let waits = gates.remove(last);
+                gates.remove(0).open();
+                soon("a reader", || if last == 0 { c.is_complete() } else { b.is_complete() }.unwrap());
+                let mut other = pool.take::<u32>(1024).unwrap();
+                assert_ne!(other.as_ptr(), address);
+                other.fill(8);
+                waits.open();
+                assert_eq!(
+                    (b.read_blocking(&on_b).unwrap(), c.read_blocking(&on_c).unwrap()),
+                    (vec![7; 1024], vec![7; 1024])
+                );
+                drop(other);
+            }
         });
     });
 }

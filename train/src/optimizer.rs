@@ -212,3 +212,19 @@ impl AdamW {
         state.update(s, 0..weights.len(), gradient, weights)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Schedule;
+
+    #[test]
+    fn a_schedule_warms_up_in_a_line_and_falls_as_a_cosine() {
+        let schedule = Schedule::Cosine { warmup_steps: 4, steps: 12, end: 0.2 };
+        let half = 0.5 * (1.0 + std::f64::consts::FRAC_PI_4.cos());
+        let expected = [(0, 0.25), (3, 1.0), (4, 1.0), (6, 0.2 + 0.8 * half), (8, 0.6), (12, 0.2), (100, 0.2)];
+        for (step, factor) in expected {
+            assert!((schedule.factor(step) - factor).abs() < 1e-12, "{step}: {}", schedule.factor(step));
+        }
+        assert_eq!([0, 100].map(|step| Schedule::Constant.factor(step)), [1.0, 1.0]);
+    }
+}

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use thalweg::{At, Device, DeviceRank, HostWait, stream_tags};
+use thalweg::{AnyStream, At, Device, DeviceRank, HostWait, stream_tags};
 use thalweg_collective::{BucketSizes, Failure, World, WorldOptions, ranks};
 use thalweg_train::overlap::DataParallel;
 use thalweg_train::{
@@ -132,6 +132,20 @@ fn ranks_learn_what_one_rank_learns_with_all_sequences() {
         let (losses, _) = trained(&own_devices(2), clip, 50, 1);
         assert!(apart(&alone, &losses) < 1e-5);
     }
+}
+
+/// What limits the norm of a gradient is the whole gradient, also of one rank.
+#[test]
+fn one_rank_clips_as_a_model_without_ranks() {
+    let clip = Some(0.1);
+    let (losses, _) = trained(&own_devices(1), clip, 10, 8);
+    AnyStream::new(Device::new_cpu().unwrap()).unwrap().enter(|train| {
+        let mut model = TokenTransformer::<_, f32>::new(train, base_config(), 0).unwrap();
+        *model.optimizer_mut() = optimizer(clip);
+        let step = |step| model.step(&join(&samples(step, 8)).batch()).unwrap().item().unwrap();
+        let alone: Vec<f32> = (0..10).map(step).collect();
+        assert!(apart(&alone, &losses) < 1e-5, "{alone:?} and {losses:?}");
+    });
 }
 
 /// Two GPUs over NCCL learn what one learns, if this machine has two.

@@ -262,11 +262,10 @@ fn a_model_of_layers_in_bf16_has_the_gradients_of_differences() {
 }
 
 /// Takes steps of the model of layers, and checks that it has learned its batch.
-#[test]
-fn a_model_of_layers_learns() {
+fn learns<E: Precision>() {
     let (own, sample) = (Own::new(), Sample::new(INPUTS, CLASSES, 5, 3));
     on_each_device(|s| {
-        let mut parameters = WeightsOn::<_, f32>::new(s, &own.layout.init(5).unwrap()).unwrap();
+        let mut parameters = WeightsOn::<_, E>::new(s, &own.layout.init(5).unwrap()).unwrap();
         let mut state = AdamWStateOn::new(s, own.layout.len()).unwrap();
         let options = AdamW::default().with_lr(0.02).with_max_grad_norm(Some(1.0));
         let mut losses = Vec::new();
@@ -276,5 +275,16 @@ fn a_model_of_layers_learns() {
             losses.push(loss.iter().sum::<f32>());
         }
         assert!(losses[59] < 0.1 * losses[0], "{losses:?}");
+        // The operands are those of the weights, also after the last step.
+        let values = s.read_blocking(parameters.values()).unwrap().to_vec();
+        let fresh = WeightsOn::<_, E>::new(s, &values).unwrap();
+        let [stepped, made] = [&parameters, &fresh].map(|weights| own.gradients(s, weights, &sample).unwrap().0);
+        assert_eq!(stepped[..], made[..]);
     });
+}
+
+#[test]
+fn a_model_of_layers_learns() {
+    learns::<f32>();
+    learns::<bf16>();
 }

@@ -248,6 +248,11 @@ type Chosen = (Vec<Case>, BTreeMap<String, Vec<Patch>>);
 /// Returns the mutations of the tables that the options choose.
 fn listed(tree: &Tree, tables: &table::Tables, options: &Options) -> Result<Chosen, String> {
     let (mut cases, mut patches) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
+    // All of them are built, so that one build does for every choice.
+    for mutation in &tables.mutations {
+        let found = patch::find(&tree.text(&mutation.file)?, mutation, number(&mutation.name))?;
+        patches.entry(mutation.file.clone()).or_default().extend(found);
+    }
     let wanted: Vec<_> = tables
         .mutations
         .iter()
@@ -255,11 +260,8 @@ fn listed(tree: &Tree, tables: &table::Tables, options: &Options) -> Result<Chos
         .collect();
     let (part, parts) = options.share.unwrap_or((0, 1));
     for mutation in &wanted[wanted.len() * part / parts..wanted.len() * (part + 1) / parts] {
-        let number = number(&mutation.name);
-        let found = patch::find(&tree.text(&mutation.file)?, mutation, number)?;
-        patches.entry(mutation.file.clone()).or_default().extend(found);
         cases.push(Case {
-            number,
+            number: number(&mutation.name),
             area: mutation.area.clone(),
             name: mutation.name.clone(),
             tests: mutation.tests.clone(),

@@ -1,8 +1,10 @@
 //! Runs a test while a mutation is in force.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::build::{Programs, VARIABLE, key};
@@ -42,24 +44,35 @@ pub(crate) fn run(programs: &Programs, test: &Test, number: u32, limit: Duration
     })
 }
 
-/// Runs a command in a process group of its own, which is ended when its time is up. Returns
-/// whether it succeeded, and what it printed.
+/// Runs a command in a process group of its own, which is ended when its time is up, or when it
+/// prints that a test failed: the other tests cannot change that. Returns whether it succeeded, and
+/// what it printed.
 fn timed(mut command: Command, limit: Duration) -> Result<Option<(bool, String)>, String> {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|error| format!("{}: {error}", command.get_program().display()))?;
-    let mut stdout = child.stdout.take().ok_or("the output is piped")?;
+    let mut stdout = BufReader::new(child.stdout.take().ok_or("the output is piped")?);
     let (tell, told) = std::sync::mpsc::channel();
+    let failed = Arc::new(AtomicBool::new(false));
+    let seen = failed.clone();
     std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = stdout.read_to_end(&mut bytes);
-        let _ = tell.send(String::from_utf8_lossy(&bytes).into_owned());
+        let (mut text, mut line) = (String::new(), Vec::new());
+        while stdout.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+            let read = String::from_utf8_lossy(&line);
+            seen.fetch_or(failure(read.trim_end()).is_some(), Ordering::Relaxed);
+            text += &read;
+            line.clear();
+        }
+        let _ = tell.send(text);
     });
     let start = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
-            break Some(status);
+            break Some(status.success());
+        }
+        if failed.load(Ordering::Relaxed) {
+            break Some(false);
         }
         if start.elapsed() > limit {
             break None;
@@ -68,11 +81,9 @@ fn timed(mut command: Command, limit: Duration) -> Result<Option<(bool, String)>
     };
     // Also what a test left behind, which would keep the pipe open.
     let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).stderr(Stdio::null()).status();
-    if status.is_none() {
-        child.wait().map_err(|error| error.to_string())?;
-    }
+    child.wait().map_err(|error| error.to_string())?;
     let text = told.recv_timeout(Duration::from_secs(10)).unwrap_or_default();
-    Ok(status.map(|status| (status.success(), text)))
+    Ok(status.map(|succeeded| (succeeded, text)))
 }
 
 /// Returns how many tests passed, from the last line of a test binary.
@@ -81,9 +92,14 @@ fn passed(text: &str) -> u32 {
     last.and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap_or(0)
 }
 
+/// Returns the name of the test of which a line says that it failed.
+fn failure(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
+}
+
 /// Returns the name of a test that failed, or says that the process ended.
 fn failed(text: &str) -> String {
-    let line = text.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+    let line = text.lines().find_map(failure);
     let last = || text.lines().rev().find_map(|line| line.strip_prefix("test ")?.split(" ... ").next());
     match (line, last()) {
         (Some(name), _) => name.to_owned(),
@@ -119,5 +135,9 @@ mod tests {
         let start = Instant::now();
         assert_eq!(timed(command, Duration::from_millis(200)), Ok(None));
         assert!(start.elapsed() < Duration::from_secs(50), "the child that holds the pipe is ended, too");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo test a ... FAILED; sleep 100 & wait"]);
+        assert_eq!(timed(command, Duration::from_secs(50)), Ok(Some((false, "test a ... FAILED\n".to_owned()))));
+        assert!(start.elapsed() < Duration::from_secs(50), "nobody waits for the rest");
     }
 }

@@ -230,6 +230,33 @@ fn micro_batches_refuse_a_stream_of_another_device() {
     }
 }
 
+/// An error of the stage before the forward passes is that of the step, and the next step is taken.
+#[test]
+fn an_error_leaves_the_model_as_it_was() {
+    let _alone = alone();
+    for &device in devices() {
+        let [a, b] = lanes(device);
+        a.enter(|forward| {
+            b.enter(|train| {
+                let (samples, off) = (micro_samples().remove(0), Timeline::disabled());
+                let batches: Vec<_> = samples.iter().map(Sample::batch).collect();
+                let shapes: Vec<_> = batches.iter().map(|batch| [batch.rows(), batch.sequences()]).collect();
+                let mut models = [(); 2].map(|()| model::<_, f32>(train, base_config()));
+                let none = || thalweg_train::Error::Batch("none".into());
+                let (on, model) = ((forward, forward), &mut models[0]);
+                let failed = micro_batches_from(on, model, 2, &shapes, |_, _, _| Err(none()), &off);
+                assert!(matches!(failed, Err(thalweg_train::Error::Batch(_))), "{device}");
+                let losses = models.each_mut().map(|model| {
+                    let loss = micro_batches(forward, model, 2, &batches, &off).unwrap();
+                    loss.item().unwrap()
+                });
+                assert_eq!(losses[0], losses[1], "{device}");
+                assert_eq!(models.map(|model| model.steps()), [1, 1]);
+            });
+        });
+    }
+}
+
 #[test]
 fn micro_batches_wait_for_nothing_and_allocate_nothing_after_the_first_steps() {
     let _alone = alone();

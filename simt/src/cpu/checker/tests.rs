@@ -1,13 +1,14 @@
 //! The checker against an oracle that forgets nothing: random accesses of a few threads, with every
 //! kind, width, order and scope, and whatever orders threads.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 
-use super::{Checker, Finding, Found};
+use super::{Checker, Effect, Finding, Found, TAG};
 use crate::cpu::monitor::{Access, Kind, Order, Scope};
 use crate::host::{BufferKind, Parameter};
-use crate::violation::Violation;
+use crate::violation::{Violation, Wrong};
 
 /// The bytes of a buffer and of shared memory that a program uses.
 const BYTES: usize = 32;
@@ -21,7 +22,8 @@ const AT: usize = 0x10_0000;
 #[derive(Debug, PartialEq)]
 enum Outcome {
     Fine,
-    Outside,
+    /// The element that does not exist.
+    Outside(usize),
     Found(Finding),
 }
 
@@ -30,10 +32,10 @@ fn outcome(access: impl FnOnce()) -> Outcome {
         Ok(()) => Outcome::Fine,
         Err(panic) => match panic.downcast::<Found>() {
             Ok(found) => Outcome::Found(found.finding),
-            Err(panic) => {
-                assert!(panic.is::<Violation>());
-                Outcome::Outside
-            }
+            Err(panic) => match panic.downcast::<Violation>().expect("a finding or a violation").what {
+                Wrong::Outside { element, .. } => Outcome::Outside(element),
+                Wrong::Shared(access) => panic!("{access}"),
+            },
         },
     }
 }
@@ -55,7 +57,7 @@ impl Launch {
     #[track_caller]
     fn global(&self, rank: u32, offset: usize, bytes: usize, access: Access) -> Outcome {
         let location = Location::caller();
-        outcome(|| _ = self.checker.global(rank, self.address + offset, bytes, 1, access, location))
+        outcome(|| _ = self.checker.global(rank, self.address.wrapping_add(offset), bytes, 1, access, location))
     }
 
     #[track_caller]
@@ -302,14 +304,42 @@ fn a_load_of_another_warp_is_not_forgotten() {
     }
 }
 
+/// A release passes on what barriers have ordered before it, also of other threads.
+#[test]
+fn a_release_has_what_a_barrier_ordered() {
+    let operation = |kind, order| Access::Atomic { kind, order, scope: Scope::Device };
+    let loaded = |meet: fn(&Checker)| {
+        let launch = Launch::new(4, 8, true);
+        launch.checker.start(0);
+        assert_eq!(launch.global(33, 0, 4, Access::Write), Outcome::Fine);
+        meet(&launch.checker);
+        assert_eq!(launch.global(40, 16, 4, operation(Kind::Store, Order::Release)), Outcome::Fine);
+        launch.checker.start(1);
+        assert_eq!(launch.global(95, 16, 4, operation(Kind::Load, Order::Acquire)), Outcome::Fine);
+        launch.global(95, 0, 4, Access::Read)
+    };
+    assert_eq!(loaded(|checker| checker.barrier()), Outcome::Fine);
+    assert_eq!(loaded(|checker| checker.warp_barrier(1)), Outcome::Fine);
+    assert_eq!(loaded(|checker| checker.lanes_barrier(1, 1 << 1 | 1 << 8)), Outcome::Fine);
+    assert!(matches!(loaded(|_| {}), Outcome::Found(Finding::Race { .. })));
+    assert!(matches!(loaded(|checker| checker.warp_barrier(0)), Outcome::Found(Finding::Race { .. })));
+}
+
+/// A report names the first element that the access wants and the buffer does not have.
 #[test]
 fn an_access_ends_with_its_buffer() {
-    for (element, bytes) in [(4, 4), (4, 8), (4, 16), (1, 1), (1, 4), (8, 16)] {
-        for offset in 0..8 * element + 9 {
-            for access in [Access::Read, Access::Write] {
-                let inside = offset + bytes <= 8 * element;
-                let found = Launch::new(element, 8, true).global(3, offset, bytes, access);
-                assert_eq!(found == Outcome::Outside, !inside, "{bytes} bytes at {offset} of {}", 8 * element);
+    for (element, bytes) in [(4isize, 4isize), (4, 8), (4, 16), (1, 1), (1, 4), (8, 16)] {
+        for (len, access) in [(1, Access::Read), (8, Access::Read), (8, Access::Write)] {
+            for offset in -9..8 * element + 9 {
+                let end = len * element;
+                let expected = match offset {
+                    _ if offset < 0 => Outcome::Outside(offset.div_euclid(element) as usize),
+                    _ if offset + bytes > end => Outcome::Outside((offset.max(end) / element) as usize),
+                    _ => Outcome::Fine,
+                };
+                let launch = Launch::new(element as usize, len as usize, true);
+                let found = launch.global(3, offset as usize, bytes as usize, access);
+                assert_eq!(found, expected, "{bytes} bytes at {offset} of {end}");
             }
         }
     }
@@ -365,4 +395,183 @@ fn a_report_names_the_other_thread_and_what_it_did() {
         assert!(text.starts_with("stores to element 0 of `x`, and nothing orders this"), "{text}");
         assert!(text.contains(&format!("thread [3, 7, 2] of block [0, 0, 0], which {did} it at")), "{text}");
     }
+}
+
+/// Every access that a kernel can make: each kind and width, and for atomic operations each order
+/// and scope.
+fn every_access() -> Vec<(usize, Access)> {
+    let plain = [1, 2, 4, 8, 16].into_iter().flat_map(|bytes| [Access::Read, Access::Write].map(|it| (bytes, it)));
+    let mut all: Vec<_> = plain.collect();
+    for kind in [Kind::Load, Kind::Store, Kind::Update] {
+        for order in [Order::Relaxed, Order::Acquire, Order::Release, Order::AcquireRelease] {
+            for scope in [Scope::Block, Scope::Device] {
+                all.extend([4, 8].map(|bytes| (bytes, Access::Atomic { kind, order, scope })));
+            }
+        }
+    }
+    all
+}
+
+/// How many mistakes and twins of each rule there were.
+#[derive(Default)]
+struct Counts(BTreeMap<&'static str, [u32; 2]>);
+
+impl Counts {
+    #[track_caller]
+    fn mistake(&mut self, rule: &'static str, found: Outcome, fits: fn(&Outcome) -> bool, what: impl fmt::Debug) {
+        assert!(fits(&found), "{rule}: {found:?} by {what:?}");
+        self.0.entry(rule).or_default()[0] += 1;
+    }
+
+    #[track_caller]
+    fn twin(&mut self, rule: &'static str, found: Outcome, what: impl fmt::Debug) {
+        assert_eq!(found, Outcome::Fine, "{rule}: {what:?}");
+        self.0.entry(rule).or_default()[1] += 1;
+    }
+}
+
+/// The rules of `docs/checked-device.md` for one access: a mistake with each, and a twin that
+/// differs in what the rule is about.
+#[test]
+fn every_access_is_checked_by_each_rule() {
+    let (mut counts, mut launch) = (Counts::default(), Launch::new(4, 8, true));
+    let at = |launch: &Launch, tagged: usize, bytes: usize, access| {
+        outcome(|| _ = launch.checker.global(3, tagged, bytes, bytes, access, Location::caller()))
+    };
+    for (bytes, access) in every_access() {
+        let (what, how) = ((bytes, access), Effect::from(access));
+        for (wrong, right) in [(32, 32 - bytes), (0usize.wrapping_sub(bytes), 0)] {
+            launch = Launch::new(4, 8, true);
+            let [wrong, right] = [wrong, right].map(|by| at(&launch, launch.address.wrapping_add(by), bytes, access));
+            counts.mistake("bounds", wrong, |it| matches!(it, Outcome::Outside(_)), what);
+            counts.twin("bounds", right, what);
+        }
+        if bytes > 1 {
+            let wrong = at(&launch, launch.address + bytes / 2, bytes, access);
+            counts.mistake("alignment", wrong, |it| matches!(it, Outcome::Found(Finding::Misaligned { .. })), what);
+            counts.twin("alignment", at(&launch, launch.address, bytes, access), what);
+        }
+        let wrong = at(&launch, AT | 2 << TAG, bytes, access);
+        counts.mistake("no buffer", wrong, |it| matches!(it, Outcome::Found(Finding::NoBuffer { .. })), what);
+        counts.twin("no buffer", at(&launch, AT | 1 << TAG, bytes, access), what);
+        if how.writes {
+            let wrong = at(&Launch::new(4, 8, false), launch.address, bytes, access);
+            counts.mistake("input", wrong, |it| matches!(it, Outcome::Found(Finding::ReadOnly { .. })), what);
+            counts.twin("input", at(&launch, launch.address, bytes, access), what);
+        }
+        if how.reads {
+            launch.checker.start(0);
+            if bytes > 4 {
+                assert_eq!(launch.shared(3, 0, bytes - 4, Access::Write), Outcome::Fine);
+            }
+            let wrong = launch.shared(3, 0, bytes, access);
+            counts.mistake("unwritten", wrong, |it| matches!(it, Outcome::Found(Finding::Unwritten { .. })), what);
+            assert_eq!(launch.shared(3, bytes - bytes.min(4), bytes.min(4), Access::Write), Outcome::Fine);
+            counts.twin("unwritten", launch.shared(3, 0, bytes, access), what);
+        }
+    }
+    let expected = [
+        ("alignment", [56, 56]),
+        ("bounds", [116, 116]),
+        ("input", [37, 37]),
+        ("no buffer", [58, 58]),
+        ("unwritten", [37, 37]),
+    ];
+    assert_eq!(counts.0, BTreeMap::from(expected));
+}
+
+/// What thread 0 or 1 of a pair does between an access of each.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Flag(Kind, Order),
+    Fence,
+    Barrier,
+    WarpBarrier,
+    /// A barrier of lane 1 and another one of warp 1.
+    Lanes(u32),
+}
+
+/// Steps, and whether they order two threads of a warp, of a block, and of two blocks.
+const BETWEEN: [(&[(usize, Step)], [bool; 3]); 12] = {
+    use Kind::{Load, Store, Update};
+    use Order::{Acquire, AcquireRelease, Relaxed, Release};
+    use Step::{Barrier, Fence, Flag, Lanes, WarpBarrier};
+    [
+        (&[], [false; 3]),
+        (&[(0, Barrier)], [true, true, false]),
+        (&[(0, WarpBarrier)], [true, false, false]),
+        (&[(0, Lanes(8))], [true, false, false]),
+        (&[(0, Lanes(9))], [false; 3]),
+        (&[(0, Flag(Store, Release)), (1, Flag(Load, Acquire))], [true; 3]),
+        (&[(0, Flag(Update, AcquireRelease)), (1, Flag(Update, AcquireRelease))], [true; 3]),
+        (&[(0, Fence), (0, Flag(Store, Relaxed)), (1, Flag(Load, Relaxed)), (1, Fence)], [true; 3]),
+        (&[(0, Flag(Store, Relaxed)), (1, Flag(Load, Acquire))], [false; 3]),
+        (&[(0, Flag(Store, Release)), (1, Flag(Load, Relaxed))], [false; 3]),
+        (&[(0, Fence), (0, Flag(Store, Relaxed)), (1, Flag(Load, Relaxed))], [false; 3]),
+        (&[(0, Flag(Store, Relaxed)), (0, Fence), (1, Flag(Load, Acquire))], [false; 3]),
+    ]
+};
+
+/// Two threads access the same bytes with steps in between, or bytes beside them. Returns what the
+/// second one finds.
+fn pair(threads: [Thread; 2], accesses: [(usize, Access); 2], steps: &[(usize, Step)], apart: bool) -> Outcome {
+    const FLAG: usize = 60;
+    let ([(first_bytes, first), (second_bytes, second)], launch) = (accesses, Launch::new(4, 16, true));
+    launch.checker.start(0);
+    assert_eq!(launch.global(threads[0].1, 16 - first_bytes, first_bytes, first), Outcome::Fine);
+    let mut now = 0;
+    let mut run = |block: u32| {
+        if std::mem::replace(&mut now, block) != block {
+            launch.checker.start(block);
+        }
+    };
+    for &(who, step) in steps {
+        let (block, rank) = threads[who];
+        run(block);
+        match step {
+            Step::Flag(kind, order) => {
+                let flag = Access::Atomic { kind, order, scope: Scope::Device };
+                assert_eq!(launch.global(rank, FLAG, 4, flag), Outcome::Fine);
+            }
+            Step::Fence => launch.checker.fence(rank),
+            Step::Barrier => launch.checker.barrier(),
+            Step::WarpBarrier => launch.checker.warp_barrier(1),
+            Step::Lanes(other) => launch.checker.lanes_barrier(1, 1 << 1 | 1 << other),
+        }
+    }
+    run(threads[1].0);
+    launch.global(threads[1].1, if apart { 16 } else { 16 - second_bytes }, second_bytes, second)
+}
+
+/// Every pair of accesses, with every kind of steps in between that orders threads or does not.
+#[test]
+fn every_pair_of_accesses_races_unless_something_orders_it() {
+    const PLACES: [(&str, [Thread; 2]); 3] =
+        [("in a warp", [(0, 33), (0, 40)]), ("in a block", [(0, 33), (0, 95)]), ("of two blocks", [(0, 33), (1, 40)])];
+    let (mut counts, all) = (Counts::default(), every_access());
+    for (place, (rule, threads)) in PLACES.into_iter().enumerate() {
+        for accesses in all.iter().flat_map(|first| all.iter().map(|second| [*first, *second])) {
+            let atomic = accesses.iter().all(|(_, access)| match access {
+                Access::Atomic { scope, .. } => place < 2 || *scope == Scope::Device,
+                _ => false,
+            });
+            if atomic || accesses.iter().all(|(_, access)| !Effect::from(*access).writes) {
+                counts.twin(rule, pair(threads, accesses, &[], false), accesses);
+                continue;
+            }
+            counts.twin(rule, pair(threads, accesses, &[], true), accesses);
+            for (steps, orders) in BETWEEN {
+                let (found, what) = (pair(threads, accesses, steps, false), (accesses, steps));
+                if orders[place] {
+                    counts.twin(rule, found, what);
+                } else {
+                    counts.mistake(rule, found, |it| matches!(it, Outcome::Found(Finding::Race { .. })), what);
+                }
+            }
+        }
+    }
+    assert_eq!(
+        counts.0,
+        BTreeMap::from([("in a block", [7000, 6864]), ("in a warp", [5250, 8614]), ("of two blocks", [21699, 10597])])
+    );
 }
