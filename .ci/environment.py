@@ -32,6 +32,7 @@ READERS = {
     "cublaslt/src/library.rs: get": "CublasLt::new",
     "host/driver/cpu/mod.rs: new": "Device::cpu, Device::checked_cpu",
     "host/driver/cuda/mod.rs: hidden": "Device::cuda",
+    "host/cupti.rs: get": "Timeline::with_all_work",
     "host/driver/nvtx.rs: injected": "Timeline::new",
     "host/driver/trace/mod.rs: start": "Device::cpu, Device::cuda",
     "host/runtime/device.rs: check_all": "Device::checked_cpu",

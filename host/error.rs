@@ -286,6 +286,9 @@ pub enum Error {
         /// The system's error.
         source: std::sync::Arc<std::io::Error>,
     },
+    /// A library that is loaded at run time cannot be used. The text says which, and why.
+    #[error("{0}")]
+    Library(String),
     /// A parameter is outside its range.
     #[error("{name} is {given}, expected {expected}")]
     Parameter {

@@ -120,6 +120,7 @@ extern crate self as thalweg; // for the paths that the derive writes
 mod any_stream;
 mod brand;
 mod copies;
+mod cupti;
 mod driver;
 mod error;
 mod event;
@@ -148,6 +149,7 @@ mod stream;
 mod timeline;
 pub mod trace;
 mod transitions;
+mod utilization;
 
 pub use any_stream::{AnyStream, PerThread, Scoped, StreamPool};
 pub use brand::{Brand, LiveBrand, Tag, Within};
@@ -169,6 +171,7 @@ pub use resource::{Leaf, LeafInfo, Producer, Token};
 pub use ring::Ring;
 pub use runtime::device::{Device, DeviceKind, OpenedDevice};
 pub use runtime::memory::MemoryStats;
+pub use runtime::memory_log::{MemoryLine, MemoryLog, MemoryReport};
 pub use runtime::stream::StreamOptions;
 pub use runtime::sync_stats::{HostWait, HostWaits, SyncReport, SyncStats};
 pub use scope::{At, DeviceRank, for_each_device};
@@ -183,6 +186,7 @@ pub use thalweg_simt::{ByValue, by_value, kernel, ptx};
 pub use timeline::{
     Activity, ByLabel, Concurrency, LabelMetrics, Metrics, Span, Timeline, Trace, TrackMetrics, concurrency_check,
 };
+pub use utilization::Utilization;
 
 #[doc(hidden)]
 pub use thalweg_derive::__Setters;

@@ -26,24 +26,33 @@ const RELAXED: c_uint = 2;
 /// The function, the mode and the thread of a call.
 type Call = (String, c_uint, String);
 
-/// Compiles the driver, once for this process, and returns its folder.
+/// Compiles the driver and what comes with it, once for this process, and returns their folder.
 fn driver() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("captures");
         std::fs::create_dir_all(&folder).unwrap();
-        let made = folder.join(format!("made-{}.so", std::process::id()));
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/cuda_driver.rs");
-        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-        let status = Command::new(&rustc)
-            .args(["--edition=2024", "--crate-type=cdylib", "--crate-name=cuda", "-o"])
-            .args([&made, &source])
-            .status()
-            .unwrap_or_else(|e| panic!("this test needs a Rust compiler, and {} does not start: {e}", rustc.display()));
-        assert!(status.success(), "the driver compiles: {status}");
-        std::fs::rename(made, folder.join("libcuda.so")).unwrap(); // at once, for other processes that run this
+        for (name, library) in
+            [("cuda_driver", "libcuda.so"), ("nvml", "libnvidia-ml.so.1"), ("cupti", "libcupti.so.13")]
+        {
+            compile(&folder, name, library);
+        }
         folder
     })
+}
+
+/// Compiles a fixture as a library.
+fn compile(folder: &Path, name: &str, library: &str) {
+    let made = folder.join(format!("made-{}.so", std::process::id()));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/{name}.rs"));
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let status = Command::new(&rustc)
+        .args(["--edition=2024", "--crate-type=cdylib", "--crate-name", name, "-o"])
+        .args([&made, &source])
+        .status()
+        .unwrap_or_else(|e| panic!("this test needs a Rust compiler, and {} does not start: {e}", rustc.display()));
+    assert!(status.success(), "{name} compiles: {status}");
+    std::fs::rename(made, folder.join(library)).unwrap(); // at once, for other processes that run this
 }
 
 /// Runs the test `name` again in a process that finds the driver, where it calls `scenario` on a
@@ -297,4 +306,83 @@ fn every_thread_is_beside_captures_or_has_a_reason() {
     }
     let listed: BTreeMap<_, _> = listed.map(|(file, threads, beside)| (file.to_owned(), (threads, beside))).into();
     assert_eq!(found, listed);
+}
+
+/// NVML is asked for the device by its UUID, and its answer comes back.
+fn ask_nvml() {
+    let gpu = Device::cuda(0).unwrap();
+    let uuid = gpu.uuid().unwrap().map(|byte| format!("{byte:02x}")).concat();
+    let [a, b, c, d, e] = [&uuid[..8], &uuid[8..12], &uuid[12..16], &uuid[16..20], &uuid[20..]];
+    // SAFETY: No other thread of this process reads the environment now.
+    unsafe { std::env::set_var("THALWEG_TEST_UUID", format!("GPU-{a}-{b}-{c}-{d}-{e}")) };
+    let busy = gpu.utilization().unwrap();
+    assert_eq!((busy.kernels, busy.memory), (40, 15));
+    // SAFETY: as above.
+    unsafe { std::env::set_var("THALWEG_TEST_UUID", "GPU-another") };
+    assert_eq!(gpu.utilization(), None);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "starts the compiler")]
+fn nvml_says_how_busy_a_gpu_is() {
+    calls("nvml_says_how_busy_a_gpu_is", ask_nvml);
+}
+
+/// CUPTI's records become spans: on the track of their stream if that has a span, with the times of
+/// the device's clock on the timeline's axis.
+fn take_records() {
+    let gpu = Device::cuda(0).unwrap();
+    let stream = AnyStream::new(gpu).unwrap();
+    let begin = Instant::now();
+    let timeline = Timeline::with_all_work(gpu).unwrap();
+    assert!(matches!(Timeline::with_all_work(gpu), Err(Error::Parameter { .. })), "one at a time");
+    stream.enter(|s| {
+        timeline.name(s, "wrapped");
+        timeline.span(s, Activity::Compute, "span", || Ok(())).unwrap();
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    let trace = timeline.finish().unwrap();
+    let took = begin.elapsed();
+    let of = |label: &str| trace.spans().iter().find(|span| &*span.label == label);
+    let found = |label: &str| of(label).unwrap_or_else(|| panic!("no {label}: {:?}", trace.spans()));
+    for (label, activity, track) in [
+        ("saxpy", Activity::Compute, "wrapped"),
+        ("of_a_stream_without_a_span", Activity::Compute, "stream 9 without a span"),
+        ("fill", Activity::Compute, "wrapped"),
+    ] {
+        let span = found(label);
+        assert_eq!((span.activity, &*span.track, span.line), (activity, track, None), "{label}");
+        let length = span.duration();
+        assert!((900..=1100).contains(&length.as_micros()), "{label} takes {length:?}");
+        assert!(span.start > found("span").end && span.end < took, "{span:?}, {took:?}");
+    }
+    let copies: Vec<_> = trace.spans().iter().filter(|span| &*span.label == "copy of 4096 bytes").collect();
+    let mut kinds: Vec<_> = copies.iter().map(|span| span.activity.name()).collect();
+    kinds.sort_unstable();
+    assert_eq!(kinds, ["copy", "download", "upload"]);
+    assert_eq!(trace.spans().len(), 7, "no work of another device, and none that is under way: {:?}", trace.spans());
+    drop(timeline);
+    drop(Timeline::with_all_work(gpu).unwrap());
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "starts the compiler")]
+fn cupti_reports_what_nobody_wrapped() {
+    calls("cupti_reports_what_nobody_wrapped", take_records);
+}
+
+fn refuse_records() {
+    let gpu = Device::cuda(0).unwrap();
+    // SAFETY: No other thread of this process reads the environment now.
+    unsafe { std::env::set_var("THALWEG_TEST_CUPTI_VERSION", "140000") };
+    for _ in 0..2 {
+        let Err(Error::Library(why)) = Timeline::with_all_work(gpu) else { panic!("it is refused") };
+        assert!(why.contains("its version is 140000") && why.contains("THALWEG_CUPTI"), "{why}");
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "starts the compiler")]
+fn a_cupti_whose_records_are_not_known_is_refused() {
+    calls("a_cupti_whose_records_are_not_known_is_refused", refuse_records);
 }

@@ -42,6 +42,8 @@ fn spans() -> Result<()> {
                 timeline.span(s, Activity::Copy, "fails", || Err(Error::Thread { reason: "on purpose".into() }));
             assert!(failed.is_err());
             Timeline::disabled().span(s, Activity::Compute, "nobody listens", || s.fill(&mut x, 3))?;
+            // Labels alone, without a timeline's events.
+            Timeline::labels_only().span(s, Activity::Compute, "only a label", || s.fill(&mut x, 4))?;
             timeline.wait("main", "wait", || s.synchronize())
         })?;
         timeline.finish()?;
@@ -70,7 +72,7 @@ fn a_tool_hears_every_span() {
     assert!(run(&folder.join("nothing.so")).is_err());
 
     let one = ["push allocate", "pop", "push outer", "push first fill", "pop", "push second fill", "pop", "pop"];
-    let one = one.into_iter().chain(["push fails", "pop", "push wait", "pop"]);
+    let one = one.into_iter().chain(["push fails", "pop", "push only a label", "pop", "push wait", "pop"]);
     let want: Vec<_> = ["initialized"].into_iter().chain(devices().iter().flat_map(|_| one.clone())).collect();
     let heard = run(&tool(&folder)).unwrap_or_else(|e| panic!("the tool was not loaded: {e}"));
     assert_eq!(heard.lines().collect::<Vec<_>>(), want);

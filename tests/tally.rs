@@ -140,6 +140,59 @@ fn failures_and_slow_allocations_count_too() {
     });
 }
 
+/// The log of memory knows who allocated what, on which stream, and how much was in use when.
+#[test]
+fn device_memory_is_logged_by_line_and_stream() {
+    let _alone = alone();
+    for &device in devices() {
+        let [a, b] = [(); 2].map(|()| AnyStream::new(device).unwrap());
+        let log = device.memory_log();
+        a.enter(|a| {
+            b.enter(|b| {
+                let before = a.alloc::<u8>(10).unwrap(); // is not seen
+                log.enable();
+                let first = log.report();
+                assert!(first.lines().is_empty() && first.over_time().is_empty());
+                assert!(first.to_string().contains("no buffer was made"));
+                drop(a.alloc::<u8>(100).unwrap());
+                drop(b.alloc::<u8>(300).unwrap());
+                let (x, line) = (a.alloc_zeroed::<u32>(1000).unwrap(), line!());
+                let pieces = a.hand_off(x, b).unwrap().split_even(2).unwrap();
+                drop(before);
+                let report = log.report();
+                let [own, of_b, of_a] = report.lines() else { panic!("{report}") };
+                assert_eq!((own.in_use, own.peak, own.allocations), (4000, 4000, 1));
+                assert_eq!((own.location.file(), own.location.line(), own.stream), (file!(), line, a.unique_id()));
+                assert_eq!((of_b.in_use, of_b.peak, of_b.stream), (0, 300, b.unique_id()));
+                assert_eq!((of_a.in_use, of_a.peak, of_a.stream), (0, 100, a.unique_id()));
+                let streams: Vec<_> = report.by_stream().into_iter().map(|(_, id, bytes)| (id, bytes)).collect();
+                assert_eq!(streams, [(a.unique_id(), 4000), (b.unique_id(), 0)]);
+                let bytes: Vec<u64> = report.over_time().iter().map(|(_, bytes)| *bytes).collect();
+                let steps: Vec<i64> = bytes.windows(2).map(|w| w[1] as i64 - w[0] as i64).collect();
+                assert_eq!(steps, [-100, 300, -300, 4000, -10]);
+                assert!(report.over_time().is_sorted_by_key(|(at, _)| *at));
+                let most = bytes.iter().max().unwrap();
+                assert!(report.to_svg().contains(&format!("{:.1} MiB", (most / 4 * 4) as f64 / f64::from(1 << 20))));
+                assert!(report.to_string().contains(&format!("{}:{line}:", file!())));
+                log.disable();
+                drop(pieces);
+                drop(a.alloc::<u8>(7).unwrap());
+                assert_eq!(log.report().over_time().len(), bytes.len(), "it is off");
+                // A long run keeps its peaks, and takes no more memory.
+                log.enable();
+                for i in 0..20_000 {
+                    drop(a.alloc::<u8>(if i == 777 { 1 << 16 } else { 1 }).unwrap());
+                }
+                let long = log.report();
+                let all = long.over_time();
+                let (least, most) = (all.iter().map(|m| m.1).min().unwrap(), all.iter().map(|m| m.1).max().unwrap());
+                assert!(all.len() <= 1 << 14 && most - least >= 1 << 15, "{} moments, {most}", all.len());
+                log.disable();
+            });
+        });
+    }
+}
+
 /// The bytes of buffers are counted until their last piece is dropped, on every path.
 #[test]
 fn device_memory_is_counted_as_long_as_somebody_owns_it() {

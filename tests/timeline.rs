@@ -302,7 +302,7 @@ fn times_are_as_long_as_a_stream_stands_at_a_gate() {
 /// Makes a span of a hand-made trace. The times are in ms.
 fn made(lane: &str, activity: Activity, start: u64, end: u64) -> Span {
     let ms = Duration::from_millis;
-    Span { track: lane.into(), label: format!("{start}").into(), activity, start: ms(start), end: ms(end) }
+    Span { track: lane.into(), label: format!("{start}").into(), activity, start: ms(start), end: ms(end), line: None }
 }
 
 #[test]
@@ -507,7 +507,9 @@ fn check_json(trace: &Trace) {
         let us = |time: Duration| time.as_secs_f64() * 1e6;
         let found = complete.iter().any(|e| {
             let thread = events.iter().find(|m| m["name"] == "thread_name" && m["tid"] == e["tid"]).unwrap();
+            let line = span.line.map_or(serde_json::Value::Null, |line| line.to_string().into());
             e["name"] == *span.label
+                && e["args"]["line"] == line
                 && e["cat"] == span.activity.name()
                 && thread["args"]["name"] == *span.track
                 && (e["ts"].as_f64().unwrap() - us(span.start)).abs() < 1e-3
@@ -531,6 +533,71 @@ fn exports_escape_what_labels_hold() {
     assert!(svg.contains("a&lt;b&gt;&amp;&quot;quoted&quot;") && svg.contains("up &amp; &lt;away&gt;"), "{svg}");
     assert!(svg.contains(">plain</text>"), "labels stand in bars that are wide enough");
     check_json(&trace);
+}
+
+#[test]
+fn spans_name_the_line_that_opened_them() {
+    let _alone = alone();
+    for &device in devices() {
+        let (stream, timeline) = (AnyStream::new(device).unwrap(), Timeline::new(device).unwrap());
+        let first = line!() + 1;
+        timeline.host("main", "on the host", || ());
+        stream.enter(|s| {
+            let mut x = s.alloc::<u32>(10).unwrap();
+            timeline.span(s, Activity::Compute, "on a stream", || s.fill(&mut x, 1)).unwrap();
+        });
+        timeline.wait("main", "waits", || ());
+        let trace = timeline.finish().unwrap();
+        for (label, line) in [("on the host", first), ("on a stream", first + 3), ("waits", first + 5)] {
+            let found = of(&trace, label).line.unwrap();
+            assert_eq!((found.file(), found.line()), (file!(), line), "{label}");
+            assert!(trace.to_svg().contains(&found.to_string()));
+        }
+        check_json(&trace);
+    }
+}
+
+/// The queues of the CPU device say what they ran, wrapped or not, and nested spans count once.
+#[test]
+fn the_cpu_device_reports_what_nobody_wrapped() {
+    let _alone = alone();
+    let device = Device::new_cpu().unwrap();
+    let other = AnyStream::new(Device::new_cpu().unwrap()).unwrap();
+    let (a, b) = (AnyStream::new(device).unwrap(), AnyStream::new(device).unwrap());
+    let timeline = Timeline::with_all_work(device).unwrap();
+    assert!(matches!(Timeline::with_all_work(device), Err(Error::Parameter { .. })), "one at a time");
+    other.enter(|s| drop(s.alloc_zeroed::<u8>(100).unwrap()));
+    a.enter(|s| {
+        timeline.name(s, "wrapped");
+        let mut x = s.alloc::<u32>(1 << 20).unwrap();
+        timeline.span(s, Activity::Compute, "span", || s.fill(&mut x, 1)).unwrap();
+        let mut y = s.alloc::<u32>(1 << 20).unwrap();
+        s.copy(&x, &mut y).unwrap();
+        s.synchronize().unwrap();
+    });
+    b.enter(|s| {
+        drop(s.alloc_zeroed::<u8>(100).unwrap());
+        s.synchronize().unwrap();
+    });
+    let trace = timeline.finish().unwrap();
+    let seen: Vec<_> = trace.spans().iter().map(|s| (&*s.track, &*s.label, s.activity, s.line.is_some())).collect();
+    let unnamed = seen.iter().find(|s| s.0 != "wrapped").unwrap_or_else(|| panic!("{seen:?}")).0;
+    assert!(unnamed.ends_with("without a span"), "{unnamed}");
+    let want = [
+        ("wrapped", "span", Activity::Compute, true),
+        ("wrapped", "fill", Activity::Compute, false),
+        ("wrapped", "copy of 4194304 bytes", Activity::Copy, false),
+        (unnamed, "fill", Activity::Compute, false),
+    ];
+    assert_eq!(seen, want);
+    let (span, fill) = (&trace.spans()[0], &trace.spans()[1]);
+    assert!(span.start <= fill.start && fill.end <= span.end + ROUNDING, "{span:?} {fill:?}");
+    assert!(trace.metrics().tracks[0].busy <= trace.metrics().wall);
+    check_json(&trace);
+    drop(timeline);
+    let disabled = Timeline::new(device).unwrap();
+    b.enter(|s| s.zero(&mut s.alloc::<u8>(9).unwrap()).unwrap());
+    assert!(disabled.finish().unwrap().spans().is_empty());
 }
 
 #[test]
@@ -655,8 +722,14 @@ proptest! {
 /// panicked.
 #[test]
 fn traces_of_any_times_have_metrics() {
-    let span =
-        |lane: &str, activity, start, end| Span { track: lane.into(), label: "x 1".into(), activity, start, end };
+    let span = |lane: &str, activity, start, end| Span {
+        track: lane.into(),
+        label: "x 1".into(),
+        activity,
+        start,
+        end,
+        line: None,
+    };
     let activities = [Activity::Upload, Activity::Compute, Activity::Host, Activity::Wait];
     let all = activities.map(|activity| {
         let lane = format!("{activity:?}");

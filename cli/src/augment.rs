@@ -9,7 +9,7 @@ use image::{ExtendedColorType, ImageEncoder, RgbImage};
 use thalweg::{Device, Stream, stream_tags};
 use thalweg_loader::{DecodeBackend, PhotoOptions};
 use thalweg_vision::Image;
-use thalweg_vision::augment::{AugmentInput, Augmentation, Crop, Parameters};
+use thalweg_vision::augment::{AugmentInput, Augmentation, Crop, Erased, Parameters};
 
 use crate::args::{AugmentArgs, DecodeArg, PIXEL_LIMIT};
 use crate::inputs::STDIN;
@@ -118,11 +118,17 @@ fn write_one(args: &AugmentArgs, augmentation: &Augmentation, device: Device, im
     let crop = [top, left, height, width].map(|n| n as i32);
     let factors = [f64::from(p.flip), p.brightness, p.contrast, p.saturation, f64::from(p.grayscale), p.sigma];
     let size = args.size as usize;
-    let tensors = [
+    let none = Erased { top: 0.0, left: 0.0, height: 0.0, width: 0.0 };
+    let Erased { top, left, height, width } = p.erased.unwrap_or(none);
+    let changes = [f64::from(p.flip_vertical), p.angle, p.hue, top, left, height, width, p.mix];
+    let mut tensors = vec![
         ("crop", I32(&crop), vec![4]),
         ("factors", F64(&factors), vec![6]),
         ("image", F32(&result), vec![3, size, size]),
     ];
+    if changes != [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0] {
+        tensors.push(("changes", F64(&changes), vec![8]));
+    }
     let about = [
         ("format", "thalweg-augment".to_owned()),
         ("thalweg", env!("CARGO_PKG_VERSION").to_owned()),

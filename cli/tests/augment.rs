@@ -41,6 +41,33 @@ fn one_result_equals_the_golden_file() {
     }
 }
 
+/// A batch of one image is mixed with itself, so the mixture changes nothing.
+#[test]
+fn more_steps_are_options() {
+    let bench = Bench::new();
+    let options = r#"{"flip_vertical": 0.5, "rotation": 30, "hue": 0.3, "erasing": {"probability": 0.6}}"#;
+    let file = bench.file("options.json", options);
+    for (name, [seed, epoch, index, size]) in
+        [("chelsea", ["22", "5", "4294967301", "33"]), ("coffee", ["7", "3", "41", "64"])]
+    {
+        let arguments = ["--seed", seed, "--epoch", epoch, "--index", index, "--size", size];
+        let arguments = [&arguments[..], &["--options", file.to_str().expect("UTF-8")]].concat();
+        augment(&bench, &photo(&format!("{name}.png")), &arguments, "one.safetensors").expect(0, &[]);
+        let got = Tokens::read(&bench.folder.path().join("one.safetensors"));
+        let want = Tokens::read(
+            &repository("tests/golden")
+                .join(format!("augment-more/{name}-s{seed}-e{epoch}-i{index}-{size}.safetensors")),
+        );
+        assert_eq!(got.names(), ["changes", "crop", "factors", "image"]);
+        for (got, want) in got.f64("changes").1.iter().zip(want.f64("changes").1) {
+            assert!((got - want).abs() < 1e-14, "{name}: {got} instead of {want}");
+        }
+        let (image, want) = (got.f32("image").1, want.f32("image").1);
+        let worst = image.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst <= 2e-5 / 0.224, "{name}: off by {worst}");
+    }
+}
+
 #[test]
 fn a_contact_sheet_shows_the_photograph_and_its_results() {
     let bench = Bench::new();

@@ -19,6 +19,7 @@ mod stream;
 pub(crate) mod sync;
 pub(crate) mod trace;
 mod traced;
+pub(crate) mod work_log;
 
 use cpu::CpuError;
 pub(crate) use cpu::{Pattern, Pitch, Rows};
@@ -164,6 +165,14 @@ impl Driver {
                 Some(seed) => format!("checked CPU device, seed {seed}"),
                 None => format!("CPU device, {}", counted(c.facts().threads(), "thread")),
             },
+        }
+    }
+
+    /// The device's number in the work log.
+    pub(crate) fn number_in_log(self, ordinal: usize) -> usize {
+        match self {
+            Self::Cuda(_) => ordinal,
+            Self::Cpu(c) => c.facts().number_in_log(),
         }
     }
 

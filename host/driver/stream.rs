@@ -23,6 +23,14 @@ impl StreamHandle {
         }
     }
 
+    /// The number of a queue of the CPU device in the work log.
+    pub(crate) fn queue_in_log(self) -> Option<u64> {
+        match self {
+            Self::Cuda(..) => None,
+            Self::Cpu(q) => Some(q.facts().number_in_log()),
+        }
+    }
+
     /// The priority that the stream has.
     pub(crate) fn priority(self) -> Result<i32, Fault> {
         Ok(match self {

@@ -13,9 +13,13 @@ use crate::error::{Error, Result, Returned};
 use crate::resource::{Leaf, LeafInfo, LeafKind, LeafResource, On, Producer, Resource, Token};
 use crate::runtime::device::Device;
 use crate::runtime::memory::{DeviceBlock, Memory, Owned, When, give_back};
+use crate::runtime::memory_log::Allocator;
 use crate::runtime::sync_stats::HostWait;
 use crate::stream::Stream;
 use crate::trace;
+
+/// Memory that no stream of ours allocated.
+const ADOPTED: Allocator = Allocator { stream: 0, tag: "adopted" };
 
 /// `len` elements of `T` in device memory. The buffer is idle: no work on it is pending.
 ///
@@ -33,15 +37,16 @@ pub struct DeviceBuffer<T: DeviceCopy> {
 }
 
 impl<T: DeviceCopy> DeviceBuffer<T> {
-    pub(crate) fn new(addr: u64, len: usize, device: Device) -> Self {
-        let memory =
-            if len == 0 { Owned::Empty } else { Owned::Whole(DeviceBlock::new(device, addr, len * size_of::<T>())) };
+    #[track_caller]
+    fn new(addr: u64, len: usize, device: Device, by: Allocator) -> Self {
+        let bytes = len * size_of::<T>();
+        let memory = if len == 0 { Owned::Empty } else { Owned::Whole(DeviceBlock::new(device, addr, bytes, by)) };
         Self { addr, len, device, memory, element: PhantomData }
     }
 
     /// Makes a buffer without elements, which takes no memory.
     pub fn empty(device: Device) -> Self {
-        Self::new(super::EMPTY.addr().get() as u64, 0, device)
+        Self::new(super::EMPTY.addr().get() as u64, 0, device, ADOPTED)
     }
 
     /// Adopts memory that other code allocated with `cuMemAllocAsync` or from a memory pool.
@@ -60,7 +65,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     pub unsafe fn from_raw(device: Device, addr: u64, len: usize) -> Result<Self> {
         const { element::<T>() }
         trace::adopted(addr, byte_len::<T>(len)?);
-        Ok(Self::new(addr, len, device))
+        Ok(Self::new(addr, len, device, ADOPTED))
     }
 
     /// Number of elements.
@@ -287,7 +292,8 @@ impl<S> Stream<S> {
                 debug!(target: "thalweg::memory", "{device} has no room for {bytes} bytes");
             }
         })?;
-        Ok(On::new(DeviceBuffer::new(addr, len, device), self))
+        let by = Allocator { stream: self.unique_id(), tag: std::any::type_name::<S>() };
+        Ok(On::new(DeviceBuffer::new(addr, len, device, by), self))
     }
 
     /// Allocates `len` elements of device memory, all bits zero.

@@ -356,6 +356,11 @@ impl Device {
         self.0.driver.uuid()
     }
 
+    /// The device's number in the work log.
+    pub(crate) fn number_in_log(self) -> usize {
+        self.0.driver.number_in_log(self.ordinal())
+    }
+
     pub(crate) fn memory_book(self) -> &'static MemoryBook {
         &self.0.memory
     }

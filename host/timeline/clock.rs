@@ -89,6 +89,11 @@ impl Clock {
         nanoseconds(self.origin.elapsed())
     }
 
+    /// A time of the host on the axis, in nanoseconds. `None` for one before the axis began.
+    pub(super) fn at(&self, time: Instant) -> Option<i64> {
+        time.checked_duration_since(self.origin).map(nanoseconds)
+    }
+
     pub(super) fn event(&self) -> Result<EventCell> {
         EventCell::new(self.device, true)
     }

@@ -32,12 +32,14 @@ impl Trace {
                 r#"{{"ph":"M","pid":{process},"tid":{thread},"name":"thread_sort_index","args":{{"sort_index":{thread}}}}}"#
             ));
             for (_, span) in &track.spans {
+                let line = span.line.map(|line| format!(r#","args":{{"line":{}}}"#, quoted(&line.to_string())));
                 events.push(format!(
-                    r#"{{"ph":"X","pid":{process},"tid":{thread},"name":{},"cat":"{}","ts":{:.3},"dur":{:.3}}}"#,
+                    r#"{{"ph":"X","pid":{process},"tid":{thread},"name":{},"cat":"{}","ts":{:.3},"dur":{:.3}{}}}"#,
                     quoted(&span.label),
                     span.activity.name(),
                     microseconds(span.start),
                     microseconds(span.duration()),
+                    line.unwrap_or_default(),
                 ));
             }
         }

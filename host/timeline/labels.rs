@@ -65,6 +65,7 @@ impl Trace {
     ///     activity: Activity::Upload,
     ///     start: ms(start),
     ///     end: ms(end),
+    ///     line: None,
     /// };
     /// let trace: Trace = [span("copy 0", 0, 2), span("copy 1", 4, 8)].into_iter().collect();
     /// let table = trace.by_label();

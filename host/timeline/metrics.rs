@@ -192,6 +192,7 @@ impl Metrics {
     ///     activity,
     ///     start: Duration::from_millis(start),
     ///     end: Duration::from_millis(end),
+    ///     line: None,
     /// };
     /// let trace: Trace = [span("up", Activity::Upload, 0, 8), span("gpu", Activity::Compute, 2, 10)].into_iter().collect();
     /// let metrics = trace.metrics();

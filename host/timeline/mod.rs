@@ -49,8 +49,8 @@ use crate::stream::Stream;
 ///
 /// Recording waits for nothing. A span on a stream costs the host two event records and two short
 /// locks (`benches/timeline.rs` measures how much). A thread that belongs to the timeline asks the
-/// device for the times. Until [`finish`](Timeline::finish), the timeline keeps 40 bytes for each
-/// span (80 while its list grows), one copy of each label, and two events for each span that the
+/// device for the times. Until [`finish`](Timeline::finish), the timeline keeps 48 bytes for each
+/// span (96 while its list grows), one copy of each label, and two events for each span that the
 /// device has not finished. It uses those events again.
 ///
 /// ```
@@ -89,7 +89,15 @@ use crate::stream::Stream;
 /// every four seconds of recording are measured from an event of their own. Host and device are
 /// aligned to [`Trace::clock_uncertainty`], a few us. The CPU device uses the host's clock.
 #[derive(Clone)]
-pub struct Timeline(Option<Arc<Recorder>>);
+pub struct Timeline(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Off,
+    /// Labels go to NVTX, and nothing is recorded.
+    Labels,
+    On(Arc<Recorder>),
+}
 
 impl Timeline {
     /// Makes a timeline of `device` and of the host. The axis begins now. Waits for the device to
@@ -102,23 +110,79 @@ impl Timeline {
     /// The device has failed.
     pub fn new(device: Device) -> Result<Self> {
         nvtx::load();
-        Ok(Self(Some(Recorder::new(device)?)))
+        Ok(Self(Kind::On(Recorder::new(device, false)?)))
+    }
+
+    /// Makes a timeline that also has each kernel, copy and fill of the device, wrapped in a span
+    /// or not, with the times at which the device itself ran it. They are on the track of their
+    /// stream, or on one of their own if the stream has no span. It is for looking closely, since
+    /// a launch costs more with it.
+    ///
+    /// On a GPU this is the work of CUPTI (`libcupti.so`), which the first call of a process loads.
+    /// `THALWEG_CUPTI` names its file. The CPU device asks its own queues.
+    ///
+    /// ```
+    /// use thalweg::{Device, Timeline, stream_tags};
+    ///
+    /// stream_tags!(Work);
+    /// let cpu = Device::new_cpu()?;
+    /// let work = cpu.stream::<Work>()?;
+    /// let timeline = Timeline::with_all_work(cpu)?;
+    /// let mut x = work.alloc::<u8>(1000)?;
+    /// work.fill(&mut x, 7)?; // nobody wraps this
+    /// work.synchronize()?;
+    /// let trace = timeline.finish()?;
+    /// assert_eq!((trace.spans().len(), &*trace.spans()[0].label), (1, "fill"));
+    /// # Ok::<(), thalweg::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// - [`Error::Library`](crate::Error::Library): CUPTI is missing, refuses, or has a version
+    ///   whose records are not known.
+    /// - [`Error::Parameter`](crate::Error::Parameter): another such timeline of the process is
+    ///   alive.
+    /// - The device has failed.
+    pub fn with_all_work(device: Device) -> Result<Self> {
+        nvtx::load();
+        Ok(Self(Kind::On(Recorder::new(device, true)?)))
     }
 
     /// Makes a timeline that records nothing: every method just runs `f`.
     pub fn disabled() -> Self {
-        Self(None)
+        Self(Kind::Off)
+    }
+
+    /// Makes a timeline that records nothing, and whose spans are ranges of NVTX: labels for a
+    /// profiler, without the events of a timeline. It needs no device.
+    ///
+    /// The first call of a process reads `NVTX_INJECTION64_PATH`, as that of [`new`](Self::new)
+    /// does. Without a profiler, a span costs a load more than one of a
+    /// [disabled](Self::disabled) timeline.
+    pub fn labels_only() -> Self {
+        nvtx::load();
+        Self(Kind::Labels)
+    }
+
+    fn recorder(&self) -> Option<&Arc<Recorder>> {
+        if let Kind::On(recorder) = &self.0 { Some(recorder) } else { None }
+    }
+
+    /// Runs `f` where nothing is recorded.
+    #[inline]
+    fn unrecorded<T>(&self, label: &str, f: impl FnOnce() -> T) -> T {
+        let _range = matches!(self.0, Kind::Labels).then(|| nvtx::range(label));
+        f()
     }
 
     /// Returns whether this timeline records.
     pub fn is_enabled(&self) -> bool {
-        self.0.is_some()
+        self.recorder().is_some()
     }
 
     /// Returns the label of the `n`-th of a row of equal spans, or an empty text, which takes no
-    /// memory, if this timeline does not record.
+    /// memory, if nobody sees it.
     pub(crate) fn label(&self, what: &str, n: usize) -> String {
-        if self.is_enabled() { format!("{what} {n}") } else { String::new() }
+        if matches!(self.0, Kind::Off) { String::new() } else { format!("{what} {n}") }
     }
 
     /// Runs `f`, which enqueues on `stream`, and records what it enqueues as one span on the
@@ -128,6 +192,7 @@ impl Timeline {
     ///
     /// # Errors
     /// `f` fails, the stream belongs to another device than the timeline, or the device has failed.
+    #[track_caller]
     pub fn span<S: LiveBrand, T>(
         &self,
         stream: &Stream<S>,
@@ -135,7 +200,7 @@ impl Timeline {
         label: &str,
         f: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let Some(recorder) = &self.0 else { return f() };
+        let Some(recorder) = self.recorder() else { return self.unrecorded(label, f) };
         let untyped = Untyped::of(stream.inner());
         let span = recorder.begin(untyped, std::any::type_name::<S>, label)?;
         let value = {
@@ -156,18 +221,21 @@ impl Timeline {
     }
 
     /// Runs `f` on the host, and records it as a span on the track that `track` names.
+    #[track_caller]
     pub fn host<T>(&self, track: &str, label: &str, f: impl FnOnce() -> T) -> T {
         self.on_host(track, Activity::Host, label, f)
     }
 
     /// Runs `f`, which makes the host wait, and records it as a span of waiting on the track that
     /// `track` names.
+    #[track_caller]
     pub fn wait<T>(&self, track: &str, label: &str, f: impl FnOnce() -> T) -> T {
         self.on_host(track, Activity::Wait, label, f)
     }
 
+    #[track_caller]
     fn on_host<T>(&self, track: &str, activity: Activity, label: &str, f: impl FnOnce() -> T) -> T {
-        let Some(recorder) = &self.0 else { return f() };
+        let Some(recorder) = self.recorder() else { return self.unrecorded(label, f) };
         let start = recorder.now();
         let value = {
             let _range = nvtx::range(label);
@@ -183,7 +251,7 @@ impl Timeline {
     ///
     /// If another track already has the name, the stream's number is added.
     pub fn name<S: LiveBrand>(&self, stream: &Stream<S>, name: &str) {
-        let Some(recorder) = &self.0 else { return };
+        let Some(recorder) = self.recorder() else { return };
         recorder.name(stream.unique_id(), name);
     }
 
@@ -196,7 +264,7 @@ impl Timeline {
     /// The device has failed.
     #[track_caller]
     pub fn finish(&self) -> Result<Trace> {
-        let Some(recorder) = &self.0 else { return Ok(Trace::default()) };
+        let Some(recorder) = self.recorder() else { return Ok(Trace::default()) };
         let _wait = recorder.device().host_wait(HostWait::Synchronize);
         recorder.finish()
     }
@@ -205,8 +273,9 @@ impl Timeline {
 impl fmt::Debug for Timeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            None => f.write_str("Timeline(off)"),
-            Some(recorder) => f.debug_tuple("Timeline").field(&recorder.device()).finish(),
+            Kind::Off => f.write_str("Timeline(off)"),
+            Kind::Labels => f.write_str("Timeline(labels only)"),
+            Kind::On(recorder) => f.debug_tuple("Timeline").field(&recorder.device()).finish(),
         }
     }
 }

@@ -9,6 +9,8 @@ use std::sync::Arc;
 pub(super) struct Tracks {
     names: Vec<Arc<str>>,
     streams: HashMap<u64, u32>,
+    /// By the stream's number in the work log.
+    logged: HashMap<u64, u32>,
     hosts: HashMap<Arc<str>, u32>,
 }
 
@@ -22,6 +24,23 @@ impl Tracks {
         let track = self.add(name);
         self.streams.insert(serial, track);
         track
+    }
+
+    /// The track of a stream by its number in the work log: that of [`logged`](Self::logged), or a
+    /// new one for a stream without a span.
+    pub(super) fn of_log(&mut self, number: u64) -> u32 {
+        if let Some(&track) = self.logged.get(&number) {
+            return track;
+        }
+        let name = self.unused(format!("stream {number} without a span"), "log");
+        let track = self.add(name);
+        self.logged.insert(number, track);
+        track
+    }
+
+    /// Says which number the stream of a track has in the work log.
+    pub(super) fn logged(&mut self, number: u64, track: u32) {
+        self.logged.insert(number, track);
     }
 
     /// The track of the host that was asked for by this name.

@@ -4,6 +4,7 @@
 //! its events are free for other spans.
 
 use std::collections::VecDeque;
+use std::panic::Location;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -12,10 +13,12 @@ use super::activity::Activity;
 use super::clock::{Base, Clock, Times, Untyped};
 use super::names::{self, Labels, Tracks};
 use super::trace::{Span, Trace};
+use crate::cupti;
 use crate::driver::beside_captures;
+use crate::driver::work_log::{self, WorkKind};
 use crate::error::{Error, Result};
 use crate::lock;
-use crate::runtime::device::Device;
+use crate::runtime::device::{Device, DeviceKind};
 use crate::runtime::event::EventCell;
 
 /// Timed events that are made in advance. A span takes two, until the first ones are free again.
@@ -44,6 +47,8 @@ pub(super) struct Recorder {
     /// Wakes the thread that resolves spans. A thread of its own does this, because asking a GPU
     /// for two times takes longer than everything else in a span.
     wake: Option<SyncSender<()>>,
+    /// Whether the timeline also has the work that nobody wrapped.
+    all_work: bool,
 }
 
 #[derive(Default)]
@@ -63,6 +68,7 @@ pub(super) struct Started {
     track: u32,
     base: u32,
     label: Arc<str>,
+    line: &'static Location<'static>,
     start: EventCell,
     end: EventCell,
 }
@@ -79,23 +85,27 @@ struct Done {
     /// Whether a device clock that differs from the host's clock measured the times.
     device_clock: bool,
     label: Arc<str>,
+    line: Option<&'static Location<'static>>,
     start: i64,
     end: i64,
 }
 
-const _: () = assert!(size_of::<Done>() == 40, "the documentation of `Timeline` states this size");
+const _: () = assert!(size_of::<Done>() == 48, "the documentation of `Timeline` states this size");
 
 impl Recorder {
-    pub(super) fn new(device: Device) -> Result<Arc<Self>> {
-        Self::with(device, REBASE)
+    pub(super) fn new(device: Device, all_work: bool) -> Result<Arc<Self>> {
+        Self::with(device, REBASE, all_work)
     }
 
-    fn with(device: Device, rebase: Duration) -> Result<Arc<Self>> {
+    fn with(device: Device, rebase: Duration, all_work: bool) -> Result<Arc<Self>> {
         let (clock, origin) = Clock::start(device)?;
         let events = (0..EVENTS).map(|_| clock.event()).collect::<Result<_>>()?;
         let state = Mutex::new(State { events, bases: vec![Arc::new(origin)], ..State::default() });
         let resolving = Mutex::new(());
-        Ok(Arc::new_cyclic(|this| Self { clock, rebase, state, resolving, wake: resolver(this.clone()) }))
+        if all_work {
+            start_work_log(device)?;
+        }
+        Ok(Arc::new_cyclic(|this| Self { clock, rebase, state, resolving, wake: resolver(this.clone()), all_work }))
     }
 
     pub(super) fn device(&self) -> Device {
@@ -108,6 +118,7 @@ impl Recorder {
     }
 
     /// Begins a span: finds its track, base, label and events.
+    #[track_caller]
     pub(super) fn begin(&self, stream: Untyped, tag: fn() -> &'static str, label: &str) -> Result<Started> {
         let device = self.device();
         if stream.device() != device {
@@ -119,6 +130,11 @@ impl Recorder {
             self.resolve(&mut state, 2)?;
         }
         let track = state.tracks.stream(stream.unique_id(), || names::of_stream(tag(), stream.unique_id()));
+        if self.all_work
+            && let Some(number) = number_in_log(stream)
+        {
+            state.tracks.logged(number, track);
+        }
         let label = state.labels.get(label);
         let pair = state.events.pop().zip(state.events.pop());
         let mut base = state.bases.len() as u32 - 1; // the origin is always there
@@ -135,7 +151,7 @@ impl Recorder {
             base = state.bases.len() as u32;
             state.bases.push(Arc::new(mark));
         }
-        Ok(Started { track, base, label, start, end })
+        Ok(Started { track, base, label, line: Location::caller(), start, end })
     }
 
     /// Records the start of a span.
@@ -162,11 +178,13 @@ impl Recorder {
     }
 
     /// Adds a span of the host.
+    #[track_caller]
     pub(super) fn host(&self, track: &str, activity: Activity, label: &str, start: i64, end: i64) {
         let mut state = lock(&self.state);
         let track = state.tracks.host(track);
         let label = state.labels.get(label);
-        state.done.push(Done { track, activity, device_clock: false, label, start, end });
+        let line = Some(Location::caller());
+        state.done.push(Done { track, activity, device_clock: false, label, line, start, end });
     }
 
     /// Names the track of a stream.
@@ -244,6 +262,9 @@ impl Recorder {
         let resolved = waited.and_then(|rate| self.resolve(&mut state, all).map(|()| rate));
         state.pending.extend(newer);
         let rate = resolved?;
+        if self.all_work {
+            self.take_work(&mut state)?;
+        }
         state.labels.clear();
         let done = std::mem::take(&mut state.done);
         let spans = done.into_iter().map(|span| {
@@ -257,6 +278,7 @@ impl Recorder {
                 activity: span.activity,
                 start: on_axis(span.start),
                 end: on_axis(span.end.max(span.start)),
+                line: span.line,
             }
         });
         let device = self.device();
@@ -264,11 +286,63 @@ impl Recorder {
     }
 }
 
+/// Begins to log what the device does.
+fn start_work_log(device: Device) -> Result<()> {
+    if !work_log::start() {
+        return Err(Error::Parameter {
+            name: "timelines with all work",
+            given: "more than one at a time".into(),
+            expected: "one in a process".into(),
+        });
+    }
+    match device.kind() {
+        DeviceKind::Cuda => cupti::start().inspect_err(|_| work_log::stop()),
+        DeviceKind::Cpu => Ok(()),
+    }
+}
+
+fn number_in_log(stream: Untyped) -> Option<u64> {
+    stream.handle().queue_in_log().or_else(|| cupti::stream(stream.raw()?))
+}
+
+impl Recorder {
+    /// Takes the work that the device has done, with and without spans.
+    fn take_work(&self, state: &mut State) -> Result<()> {
+        if self.device().kind() == DeviceKind::Cuda {
+            cupti::flush()?;
+        }
+        for work in work_log::take(self.device().number_in_log()) {
+            let Some((start, end)) = self.clock.at(work.start).zip(self.clock.at(work.end)) else { continue };
+            let activity = match work.kind {
+                WorkKind::Kernel | WorkKind::Fill => Activity::Compute,
+                WorkKind::Upload => Activity::Upload,
+                WorkKind::Download => Activity::Download,
+                WorkKind::Copy => Activity::Copy,
+            };
+            let (track, label) = (state.tracks.of_log(work.stream), state.labels.get(&work.label));
+            state.done.push(Done { track, activity, device_clock: false, label, line: None, start, end });
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        if self.all_work {
+            if self.device().kind() == DeviceKind::Cuda {
+                cupti::stop();
+            }
+            work_log::stop();
+        }
+    }
+}
+
 impl State {
     /// Keeps the known times of a span, and frees its events.
     fn settle(&mut self, activity: Activity, span: Started, Times { device_clock, start, end }: Times) {
-        self.events.extend([span.start, span.end]);
-        self.done.push(Done { track: span.track, activity, device_clock, label: span.label, start, end });
+        let Started { track, label, line, start: first, end: last, .. } = span;
+        self.events.extend([first, last]);
+        self.done.push(Done { track, activity, device_clock, label, line: Some(line), start, end });
     }
 }
 
@@ -293,7 +367,7 @@ mod tests {
     #[test]
     fn spans_keep_their_order_over_many_bases() {
         for device in Device::all() {
-            let recorder = Recorder::with(device, Duration::ZERO).unwrap();
+            let recorder = Recorder::with(device, Duration::ZERO, false).unwrap();
             let stream = Untyped::of(device.take_stream(StreamOptions::default()).unwrap());
             const SPANS: usize = 100;
             for _ in 0..SPANS {

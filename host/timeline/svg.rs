@@ -161,12 +161,13 @@ fn draw(trace: &Trace) -> String {
             // Leave a seam between bars that touch.
             let shown = if width > 3.0 { width - 0.6 } else { width };
             put(format_args!(
-                r#"<rect x="{from:.2}" y="{top:.1}" width="{shown:.2}" height="{}" rx="1.5" fill="{fill}"><title>{}: {}, {} long, from {}</title></rect>"#,
+                r#"<rect x="{from:.2}" y="{top:.1}" width="{shown:.2}" height="{}" rx="1.5" fill="{fill}"><title>{}: {}, {} long, from {}{}</title></rect>"#,
                 ROW - 4.0,
                 escaped(&span.label),
                 span.activity.name(),
                 short(span.duration()),
                 short(span.start - start),
+                span.line.map(|line| format!(", {}", escaped(&line.to_string()))).unwrap_or_default(),
             ));
             // If the label does not fit, its last word may, which is often a number.
             let words = [&*span.label, span.label.rsplit(' ').next().unwrap_or_default()];

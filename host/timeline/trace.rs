@@ -1,5 +1,6 @@
 //! The record of a timeline.
 
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,9 @@ pub struct Span {
     pub start: Duration,
     /// The time at which it ended, from the timeline's origin.
     pub end: Duration,
+    /// The line of the program that opened it; of a pattern of this crate, a line of that. `None`
+    /// for a span that no call opened.
+    pub line: Option<&'static Location<'static>>,
 }
 
 impl Span {
@@ -40,6 +44,7 @@ impl Span {
 ///     activity,
 ///     start: Duration::from_millis(start),
 ///     end: Duration::from_millis(end),
+///     line: None,
 /// };
 /// let trace: Trace = [
 ///     span("up", Activity::Upload, 0, 10),

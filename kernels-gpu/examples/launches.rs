@@ -225,7 +225,9 @@ fn main() -> Result<(), LaunchError> {
         colors(&on, images, of(1), 64, of(64), out(192))?;
     }
     {
-        use thalweg_kernels::augment::{RECORD_WORDS, ROWS, SUM_COLUMNS, augment_bf16, augment_f32, measure};
+        use thalweg_kernels::augment::{
+            RECORD_WORDS, ROWS, STEP_WORDS, SUM_COLUMNS, augment_bf16, augment_f32, finish_bf16, finish_f32, measure,
+        };
         let (size, record) = (224u32, RECORD_WORDS as usize);
         let tiles = (size.div_ceil(SUM_COLUMNS) * size.div_ceil(ROWS)) as usize;
         let (elements, numbers) = ((3 * size * size) as usize, [1.0; 3]);
@@ -238,6 +240,8 @@ fn main() -> Result<(), LaunchError> {
             )*};
         }
         augment!(augment_f32 augment_bf16);
+        finish_f32(&on, 1, size, of(STEP_WORDS as usize), of(elements), out(elements))?;
+        finish_bf16(&on, 1, size, of(STEP_WORDS as usize), of(elements), out(elements))?;
     }
     {
         use thalweg_kernels::processor::{Sources, Units, VIEW_WORDS, inputs, interleaved_inputs};

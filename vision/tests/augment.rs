@@ -12,10 +12,11 @@ use testkit::fence::{Fenced, same};
 use testkit::files::{Tensors, read_png, repository};
 use testkit::images::{images, side};
 use testkit::oracle::{self, Augmented, Content, Image, ImageSpec, SplitMix};
-use thalweg::{Device, DeviceKind, Error, LiveBrand, Stream, stream_tags};
+use thalweg::{Device, DeviceKind, Error, LiveBrand, Stream, kernel, stream_tags};
 use thalweg_simt::bf16;
 use thalweg_vision::augment::{
-    AugmentInput, Augmentation, Crop, Normalization, Parameters, RandomBlur, RandomCrop, kernels,
+    AugmentInput, Augmentation, Crop, Erased, Normalization, Parameters, RandomBlur, RandomCrop, RandomErasing,
+    RandomMixup, kernels,
 };
 
 stream_tags!(Work);
@@ -78,6 +79,36 @@ fn reference(image: &Image, p: Parameters, size: usize, options: &Augmentation) 
     oracle::augment(image, how, size, options.luma, options.blur.as_ref().map_or(1, |blur| blur.taps as usize))
 }
 
+/// The images of a batch after the steps of the second kernel.
+fn finished(images: &[Vec<f64>], parameters: &[Parameters], size: usize, fill: [f64; 3]) -> Vec<Vec<f64>> {
+    let own: Vec<Vec<f64>> = images
+        .iter()
+        .zip(parameters)
+        .map(|(image, p)| {
+            let Parameters { flip_vertical, angle, hue, .. } = *p;
+            let erased = p.erased.map(|Erased { top, left, height, width }| [top, left, height, width]);
+            oracle::finish(image, oracle::Finished { flip_vertical, angle, hue, erased, fill }, size)
+        })
+        .collect();
+    let mixed = |i: usize| {
+        let (a, b, mix) = (&own[i], &own[(i + 1) % own.len()], parameters[i].mix);
+        a.iter().zip(b).map(|(a, b)| mix * a + (1.0 - mix) * b).collect()
+    };
+    (0..own.len()).map(mixed).collect()
+}
+
+/// Options with every step, as those of the golden files have them.
+fn everything() -> Augmentation {
+    let erasing = RandomErasing::default().with_probability(0.6);
+    let mixup = RandomMixup::default().with_probability(0.8).with_alpha(0.4);
+    Augmentation::default()
+        .with_flip_vertical(0.5)
+        .with_rotation(30.0)
+        .with_hue(0.3)
+        .with_erasing(Some(erasing))
+        .with_mixup(Some(mixup))
+}
+
 #[track_caller]
 fn assert_near(what: &str, got: &[f32], want: &[f64]) {
     assert_eq!(got.len(), want.len(), "{what}");
@@ -91,9 +122,9 @@ fn assert_near(what: &str, got: &[f32], want: &[f64]) {
 
 /// The name of a golden file without its ending says how it was made:
 /// `NAME-sSEED-eEPOCH-iINDEX-SIZE`.
-fn golden() -> Vec<(String, [u64; 4])> {
+fn golden(folder: &str) -> Vec<(String, [u64; 4])> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(repository("tests/golden/augment")).unwrap() {
+    for entry in fs::read_dir(repository(folder)).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let name = name.strip_suffix(".safetensors").expect("a safetensors file").to_owned();
         let number = |part: &str| part.trim_start_matches(|c: char| c.is_ascii_alphabetic()).parse().unwrap();
@@ -106,7 +137,7 @@ fn golden() -> Vec<(String, [u64; 4])> {
 
 #[test]
 fn golden_files() {
-    let golden = golden();
+    let golden = golden("tests/golden/augment");
     assert_eq!(golden.len(), 8, "files are missing");
     let augmentation = Augmentation::default();
     let Normalization { mean, std, .. } = Normalization::default();
@@ -148,6 +179,46 @@ fn golden_files() {
     assert!(flips > 0 && blurs > 0 && grays > 0, "the files cover each step");
 }
 
+/// The files with the steps that are off by default: two images of a batch, which are the same
+/// photograph with successive numbers.
+#[test]
+fn golden_files_with_more_steps() {
+    let golden = golden("tests/golden/augment-more");
+    assert_eq!(golden.len(), 5, "files are missing");
+    let options = everything();
+    let Normalization { mean, std, .. } = Normalization::default();
+    let (mut flips, mut erased, mut mixed) = ([false; 2], [false; 2], [false; 2]);
+    for (name, [seed, epoch, index, size]) in golden {
+        let image = read_png(format!("assets/photos/{}.png", name.split('-').next().unwrap()));
+        let want = Tensors::read(format!("tests/golden/augment-more/{name}.safetensors"));
+        let [height, width] = [image.height, image.width].map(|n| n as u32);
+        let both = [index, index + 1].map(|i| options.parameters(seed, epoch as u32, i, width, height).unwrap());
+        let p = both[0];
+        let Erased { top, left, height, width } =
+            p.erased.unwrap_or(Erased { top: 0.0, left: 0.0, height: 0.0, width: 0.0 });
+        let changes = [f64::from(p.flip_vertical), p.angle, p.hue, top, left, height, width, p.mix];
+        for (want, got) in want.f64("changes").data.iter().zip(changes) {
+            assert!((want - got).abs() < 1e-14, "{name}: {got} instead of {want}");
+        }
+        flips[usize::from(p.flip_vertical)] = true;
+        erased[usize::from(p.erased.is_some())] = true;
+        mixed[usize::from(p.mix < 1.0)] = true;
+        let size = size as usize;
+        let scaled = want.f32("image").data.iter().zip((0..3).flat_map(|c| std::iter::repeat_n(c, size * size)));
+        let expected: Vec<f64> = scaled.map(|(v, c)| f64::from(*v) * std[c] + mean[c]).collect();
+        on_each_device(|stream| {
+            let images = [image.clone(), image.clone()];
+            let got = run(stream, &options.clone().with_normalize(None), size, &images, &both);
+            assert_near(&name, &got[..expected.len()], &expected);
+            let got = run(stream, &options, size, &images, &both);
+            let got = got[..expected.len()].iter().enumerate();
+            let got = got.map(|(i, v)| v * std[i / size / size] as f32 + mean[i / size / size] as f32);
+            assert_near(&format!("{name}, normalized"), &got.collect::<Vec<_>>(), &expected);
+        });
+    }
+    assert_eq!([flips, erased, mixed], [[true; 2]; 3], "the files cover each step");
+}
+
 // --- random batches ------------------------------------------------------------------------------
 
 /// Any parameters of an image, with a crop of any size inside it.
@@ -171,6 +242,24 @@ fn parameters(image: &ImageSpec, size: usize) -> impl Strategy<Value = Parameter
             saturation,
             grayscale,
             sigma,
+            ..Parameters::identity(1, 1)
+        },
+    )
+}
+
+/// Any numbers for the steps that are off by default, of an image of 40 x 50 pixels.
+fn more() -> impl Strategy<Value = Parameters> {
+    let angle = prop_oneof![Just(0.0), Just(90.0), Just(180.0), -360.0..360.0f64];
+    let hue = prop_oneof![Just(0.0), -1.0..1.0f64];
+    let erased = prop::option::of([0.0..1.0f64, 0.0..1.0f64, 0.0..1.0f64, 0.0..1.0f64]);
+    (any::<bool>(), angle, hue, erased, prop_oneof![Just(1.0), 0.0..1.0f64]).prop_map(
+        |(flip_vertical, angle, hue, erased, mix)| Parameters {
+            flip_vertical,
+            angle,
+            hue,
+            erased: erased.map(|[top, left, height, width]| Erased { top, left, height, width }),
+            mix,
+            ..Parameters::identity(50, 40)
         },
     )
 }
@@ -208,6 +297,28 @@ proptest! {
             let last = images.len() - 1;
             let alone = run(stream, &options, size, &images[last..], &parameters[last..]);
             assert!(alone.iter().zip(&got[last * 3 * size * size..]).all(|(a, b)| same(a, b)), "depends on the batch");
+        });
+    }
+
+    /// The steps that are off by default equal the reference, in any combination.
+    #[test]
+    fn more_steps_equal_the_reference(
+        size in prop_oneof![1usize..7, prop::sample::select(vec![8, 33, 64, 65])],
+        steps in prop::collection::vec(more(), 1..4),
+        fill in [0.0..1.0f64, 0.0..1.0f64, 0.0..1.0f64],
+        seed: u64,
+    ) {
+        let options = plain()
+            .with_blur(None)
+            .with_hue(0.5)
+            .with_erasing(Some(RandomErasing::default().with_fill(fill)));
+        let spec = |seed| ImageSpec { height: 40, width: 50, content: Content::Noise, saturated: false, seed };
+        let images: Vec<Image> = (0..steps.len() as u64).map(|i| spec(seed ^ i).build()).collect();
+        let plain: Vec<Vec<f64>> =
+            images.iter().zip(&steps).map(|(image, p)| reference(image, *p, size, &options)).collect();
+        let want = finished(&plain, &steps, size, fill.map(|v| f64::from(v as f32))).concat();
+        on_each_device(|stream| {
+            assert_near(&format!("{steps:?} of {size}"), &run(stream, &options, size, &images, &steps), &want);
         });
     }
 
@@ -383,6 +494,81 @@ fn long_images_get_the_central_crop() {
     assert_eq!(none.parameters(1, 0, 0, 100, 90).unwrap().crop, Crop { top: 0, left: 0, height: 90, width: 100 });
 }
 
+/// The new steps leave the draws of the old ones, and are distributed as their options say.
+#[test]
+fn more_steps_have_draws_of_their_own() {
+    let (default, options) = (Augmentation::default(), everything().with_rotation(90.0));
+    let all: Vec<Parameters> = (0..4000).map(|i| options.parameters(3, 1, i, 640, 480).unwrap()).collect();
+    for (i, p) in (0..).zip(&all) {
+        let same = Parameters { flip_vertical: false, angle: 0.0, hue: 0.0, erased: None, mix: 1.0, ..*p };
+        assert_eq!(default.parameters(3, 1, i, 640, 480).unwrap(), same);
+        assert!(p.angle.abs() <= 90.0 && p.hue.abs() <= 0.3 && (0.0..=1.0).contains(&p.mix), "{p:?}");
+        if let Some(Erased { top, left, height, width }) = p.erased {
+            assert!(top >= 0.0 && left >= 0.0 && top + height <= 1.0 + 1e-12 && left + width <= 1.0 + 1e-12);
+            assert!((0.0199..0.3301).contains(&(height * width)) && (0.2999..3.3001).contains(&(width / height)));
+        }
+    }
+    let mean = |of: &dyn Fn(&Parameters) -> f64| all.iter().map(of).sum::<f64>() / 4000.0;
+    assert!((mean(&|p| f64::from(p.flip_vertical)) - 0.5).abs() < 0.03);
+    assert!((mean(&|p| f64::from(p.erased.is_some())) - 0.6).abs() < 0.03);
+    assert!((mean(&|p| f64::from(p.mix < 1.0)) - 0.8).abs() < 0.03);
+    assert!((mean(&|p| p.angle.abs()) - 45.0).abs() < 1.5 && mean(&|p| p.angle).abs() < 3.0);
+    assert!((mean(&|p| p.hue.abs()) - 0.15).abs() < 0.005);
+    // The variance of the beta distribution is 1 / (4 (2 alpha + 1)).
+    for alpha in [0.2, 0.4, 1.0] {
+        let options = Augmentation::none().with_mixup(Some(RandomMixup::default().with_alpha(alpha)));
+        let all = (0..4000).map(|i| options.parameters(5, 0, i, 9, 9).unwrap().mix - 0.5);
+        let variance = all.map(|v| v * v).sum::<f64>() / 4000.0;
+        assert!((variance - 0.25 / (2.0 * alpha + 1.0)).abs() < 0.006, "{variance} at {alpha}");
+    }
+}
+
+kernel! {
+    /// Halves each element.
+    fn halve(t: impl Simt, n: u32, x: InOut<f32>[n] by [x])
+    grid(n.div_ceil(256)) block(256)
+    {
+        if let Some(x) = x.cell(t) {
+            x.set(0.5 * x.get());
+        }
+    }
+}
+
+/// A kernel of one's own sees colors from 0 to 1, and the steps after it see what it made.
+#[test]
+fn a_hook_is_between_resize_and_normalization() {
+    let spec = |seed| ImageSpec { height: 30, width: 44, content: Content::Noise, saturated: false, seed };
+    let images = [spec(1).build(), spec(2).build()];
+    for options in [Augmentation::default(), everything()] {
+        let parameters = [4, 5].map(|i| options.parameters(2, 0, i, 44, 30).unwrap());
+        let plain: Vec<Vec<f64>> = images
+            .iter()
+            .zip(parameters)
+            .map(|(image, p)| reference(image, p, 32, &options).into_iter().map(|v| 0.5 * v).collect())
+            .collect();
+        let want = finished(&plain, &parameters, 32, Normalization::default().mean).concat();
+        let (rgb, samples) = lay(&images, &parameters, 5);
+        let Normalization { mean, std, .. } = Normalization::default();
+        let channel = |i: usize| i / (32 * 32) % 3;
+        let stream = Device::cpu().unwrap().stream::<Work>().unwrap();
+        let stream = &stream;
+        let rgb = stream.upload_blocking(&rgb).unwrap();
+        let mut augmenter = options.augmenter_with_hook(stream, 32, 2).unwrap();
+        augmenter.prepare(stream, &samples).unwrap();
+        let mut out = Fenced::<_, f32>::room(stream, 2 * 3 * 32 * 32, 1);
+        let hook = |s: &Stream<_>, images: &mut thalweg::DeviceSlice<_, f32>| halve(s, images.len() as u32, images);
+        augmenter.launch_with(stream, &rgb, out.slice_mut(), hook).unwrap();
+        let got = out.read().into_iter().enumerate();
+        let got: Vec<f32> = got.map(|(i, v)| v * std[channel(i)] as f32 + mean[channel(i)] as f32).collect();
+        assert_near("a hook", &got, &want);
+    }
+    let stream = Device::cpu().unwrap().stream::<Work>().unwrap();
+    let mut augmenter = Augmentation::default().augmenter(&stream, 32, 2).unwrap();
+    let rgb = stream.upload_blocking(&[0u8; 30]).unwrap();
+    let mut out = stream.alloc::<f32>(2 * 3 * 32 * 32).unwrap();
+    refused(augmenter.launch_with(&stream, &rgb, &mut out, |_, _| Ok(())), "hook");
+}
+
 // --- errors --------------------------------------------------------------------------------------
 
 #[track_caller]
@@ -402,6 +588,13 @@ fn what_cannot_be_done_is_an_error() {
     refused(plain().with_crop(Some(wide)).parameters(0, 0, 0, 40, 1), "crop ratio");
     refused(plain().with_flip(1.5).validate(), "flip");
     refused(plain().with_contrast(f64::NAN).validate(), "contrast");
+    refused(plain().with_flip_vertical(-0.1).validate(), "flip_vertical");
+    refused(plain().with_rotation(181.0).validate(), "rotation");
+    refused(plain().with_hue(0.6).validate(), "hue");
+    let erasing = |erasing| plain().with_erasing(Some(erasing)).validate();
+    refused(erasing(RandomErasing::default().with_area(0.0..=0.1)), "erasing area");
+    refused(erasing(RandomErasing::default().with_fill([0.0, 2.0, 0.0])), "erasing fill");
+    refused(plain().with_mixup(Some(RandomMixup::default().with_alpha(0.01))).validate(), "mixup alpha");
     let area = RandomCrop::default().with_area(0.5..=0.1);
     refused(plain().with_crop(Some(area)).validate(), "crop area");
     refused(plain().with_blur(Some(RandomBlur::default().with_taps(4))).validate(), "blur taps");
@@ -440,6 +633,12 @@ fn what_cannot_be_done_is_an_error() {
         refused(prepare(&[with(&|s| s.parameters.saturation = f64::INFINITY)]), "saturation");
         refused(prepare(&[with(&|s| s.parameters.contrast = 0.5)]), "contrast");
         refused(prepare(&[with(&|s| s.parameters.sigma = 0.5)]), "sigma");
+        refused(prepare(&[with(&|s| s.parameters.angle = f64::NAN)]), "angle");
+        refused(prepare(&[with(&|s| s.parameters.hue = 2.0)]), "hue");
+        refused(prepare(&[with(&|s| s.parameters.mix = -0.1)]), "mix");
+        let outside = Erased { top: 0.0, left: 1.5, height: 0.1, width: 0.1 };
+        refused(prepare(&[with(&|s| s.parameters.erased = Some(outside))]), "erased");
+        refused(prepare(&[with(&|s| s.parameters.flip_vertical = true)]), "sample");
         prepare(&[good]).unwrap();
         augmenter.launch(stream, &rgb, &mut out).unwrap();
         refused(augmenter.launch(stream, rgb.slice(..59).unwrap(), &mut out), "rgb");

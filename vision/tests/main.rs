@@ -11,3 +11,5 @@ mod kernels;
 mod query;
 mod reference_golden;
 mod run;
+
+thalweg::ptx! {}

@@ -11,6 +11,7 @@ use thalweg_simt::host::{Kernel, LaunchShape, MAX_PARAMETERS, counted};
 use super::rng::Rng;
 use super::{Cpu, CpuError, Event, grid};
 use crate::contain;
+use crate::driver::work_log::WorkKind;
 
 /// The value that a fill repeats.
 #[derive(Clone, Copy, Debug)]
@@ -196,6 +197,22 @@ impl Command {
             Self::Work(_) if cpu.is_poisoned() => Step::Done,
             Self::Work(work) => work.step(cpu, rng),
         }
+    }
+}
+
+impl Command {
+    /// The kind and the label of the command in the work log; `None` for what is no work of a
+    /// device.
+    pub(super) fn in_log(&self) -> Option<(WorkKind, String)> {
+        let Self::Work(work) = self else { return None };
+        Some(match work {
+            Work::Launch { kernel, .. } => (WorkKind::Kernel, kernel.name().to_owned()),
+            Work::Fill { .. } => (WorkKind::Fill, "fill".to_owned()),
+            Work::Copy { bytes, .. } => (WorkKind::Copy, format!("copy of {bytes} bytes")),
+            Work::CopyRows { copy, .. } => {
+                (WorkKind::Copy, format!("copy of {} bytes", copy.bytes * copy.rows * copy.planes))
+            }
+        })
     }
 }
 

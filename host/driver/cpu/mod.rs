@@ -119,6 +119,11 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
+    /// The device's number in the work log.
+    pub(crate) fn number_in_log(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     /// Makes a device with this schedule.
     ///
     /// # Errors

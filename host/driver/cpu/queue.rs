@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::AtomicU32;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::command::{Command, Flag, Step, Work};
 use super::{Cpu, CpuError, Event};
 use crate::driver::sync::{Condvar, Mutex, lock, sleep};
 use crate::driver::trace;
+use crate::driver::work_log::{self, Done};
 
 /// A stream of commands, which run in the order in which they were enqueued.
 ///
@@ -45,6 +46,11 @@ impl Queue {
     /// The priority that the queue was made with.
     pub(crate) fn priority(&self) -> i32 {
         self.priority
+    }
+
+    /// The queue's number in the work log.
+    pub(crate) fn number_in_log(&self) -> u64 {
+        self.index as u64
     }
 
     /// The queue's device.
@@ -201,7 +207,7 @@ impl Queue {
                 continue;
             };
             drop(state);
-            self.carry_out(&mut command);
+            self.logged(&mut command, |command| self.carry_out(command));
             drop(command);
             state = lock(&self.state);
             state.completed += 1;
@@ -211,6 +217,17 @@ impl Queue {
                 self.progress.notify_all();
             }
         }
+    }
+
+    /// Runs a command, and notes when it ran, if a timeline asks for that.
+    #[inline]
+    fn logged<T>(&self, command: &mut Command, run: impl FnOnce(&mut Command) -> T) -> T {
+        let Some((kind, label)) = work_log::is_on().then(|| command.in_log()).flatten() else { return run(command) };
+        let start = Instant::now();
+        let result = run(command);
+        let (device, stream) = (self.cpu.number_in_log(), self.number_in_log());
+        work_log::add(Done { device, stream, kind, label, start, end: Instant::now() });
+        result
     }
 
     fn carry_out(&self, command: &mut Command) {
@@ -233,7 +250,7 @@ impl Queue {
     /// meanwhile, because it may call back into the queue.
     pub(super) fn step(&self, step: impl FnOnce(&mut Command) -> Step) -> bool {
         let Some(mut command) = lock(&self.state).commands.pop_front() else { return false };
-        let result = step(&mut command);
+        let result = self.logged(&mut command, step);
         let mut state = lock(&self.state);
         if result == Step::Done {
             state.completed += 1;

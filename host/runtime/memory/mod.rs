@@ -15,6 +15,7 @@ pub use stats::MemoryStats;
 
 use super::device::Device;
 use super::event::Lease;
+use super::memory_log::Allocator;
 
 /// Returns a number that no other allocation has or will have. It tells an allocation from a later
 /// one at the same address. The number 0 means no memory.
@@ -62,16 +63,18 @@ pub(crate) struct DeviceBlock {
 }
 
 impl DeviceBlock {
-    pub(crate) fn new(device: Device, addr: u64, bytes: usize) -> Self {
-        stats::count(device, bytes);
-        Self { addr, bytes, allocation: next_allocation(), device }
+    #[track_caller]
+    pub(crate) fn new(device: Device, addr: u64, bytes: usize, by: Allocator) -> Self {
+        let allocation = next_allocation();
+        stats::count(device, allocation, bytes, by);
+        Self { addr, bytes, allocation, device }
     }
 }
 
 /// A block counts as in use as long as it has an owner.
 impl Drop for DeviceBlock {
     fn drop(&mut self) {
-        stats::count_less(self.device, self.bytes);
+        stats::count_less(self.device, self.allocation, self.bytes);
     }
 }
 

@@ -4,18 +4,23 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 
 use crate::runtime::device::Device;
+use crate::runtime::memory_log::{Allocator, MemoryLog};
 
 /// Counts an allocation.
-pub(super) fn count(device: Device, bytes: usize) {
+#[track_caller]
+pub(super) fn count(device: Device, allocation: u64, bytes: usize, by: Allocator) {
     let (book, bytes) = (device.memory_book(), bytes as u64);
     let before = book.in_use.fetch_add(bytes, Ordering::Relaxed);
     book.peak.fetch_max(before + bytes, Ordering::Relaxed);
     book.allocations.fetch_add(1, Ordering::Relaxed);
+    book.log.made(allocation, bytes, by, before + bytes);
 }
 
 /// Notes that an allocation has no owner any more.
-pub(super) fn count_less(device: Device, bytes: usize) {
-    device.memory_book().in_use.fetch_sub(bytes as u64, Ordering::Relaxed);
+pub(super) fn count_less(device: Device, allocation: u64, bytes: usize) {
+    let (book, bytes) = (device.memory_book(), bytes as u64);
+    let before = book.in_use.fetch_sub(bytes, Ordering::Relaxed);
+    book.log.freed(allocation, before - bytes);
 }
 
 /// The memory that buffers of this program have on a device, and what its pool of page-locked
@@ -87,6 +92,11 @@ impl Device {
         let [in_use, peak, allocations] =
             [&book.in_use, &book.peak, &book.allocations].map(|count| count.load(Ordering::Relaxed));
         Ok(MemoryStats { in_use, peak, allocations, of_device, pinned, pinned_kept })
+    }
+
+    /// Returns the log of the device's memory by line, by stream and over time.
+    pub fn memory_log(self) -> MemoryLog {
+        MemoryLog::of(&self.memory_book().log)
     }
 
     /// Makes the most memory that was in use that which is in use now.

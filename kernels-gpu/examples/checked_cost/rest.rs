@@ -1,6 +1,9 @@
 //! The families with few kernels: `augment`, `collective` and `linear`.
 
-use thalweg_kernels::augment::{BLUR, FLIP, RECORD_WORDS, ROWS, SUM_COLUMNS, augment_bf16, augment_f32, measure};
+use thalweg_kernels::augment::{
+    BLUR, FLIP, RECORD_WORDS, ROWS, STEP_WORDS, SUM_COLUMNS, augment_bf16, augment_f32, finish_bf16, finish_f32,
+    measure,
+};
 use thalweg_kernels::collective::{ReduceOp, reduce, reduce_in_place};
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut, Operand, Product, matmul};
 use thalweg_simt::host::LaunchError;
@@ -50,7 +53,12 @@ fn augmentation(on: &Timed) -> Result<(), LaunchError> {
     let (scale, shift) = ([4.0; 3], [-2.0; 3]);
     augment_f32(on, 1, size, bytes, true, true, luma, scale, shift, records, rgb, sums, zeros(n))?;
     let out = buffer(n, |_| bf16::from_f32(0.0));
-    augment_bf16(on, 1, size, bytes, true, true, luma, scale, shift, records, rgb, sums, out)
+    augment_bf16(on, 1, size, bytes, true, true, luma, scale, shift, records, rgb, sums, out)?;
+    // A rotation by 30 degrees and a shift of the hue.
+    let mut step = [0; STEP_WORDS as usize];
+    step[1..6].copy_from_slice(&[1_f32.to_bits(), 0, 0.5_f32.to_bits(), 929_887_697, 1 << 29]);
+    finish_f32(on, 1, size, of(&step), buffer(n, number), zeros(n))?;
+    finish_bf16(on, 1, size, of(&step), buffer(n, number), out)
 }
 
 /// Multiplies matrices of 128 x 128 in each form, and operands that are not aligned.

@@ -5,6 +5,7 @@
 //! |---|---|---|---|
 //! | [`measure`] | `rgb` u8, `records` | `sums` f32 [B, tiles] | 16 rows of a column each |
 //! | [`augment_f32`], [`augment_bf16`] | `rgb`, `records`, `sums` | `out` [B, 3, S, S] | 11 to 13 rows of a column each |
+//! | [`finish_f32`], [`finish_bf16`] | `x` f32 [B, 3, S, S], `steps` | `out` [B, 3, S, S] | a pixel each |
 //!
 //! # What is computed
 //!
@@ -22,6 +23,10 @@
 //! x = 7 taps down, 7 taps across; borders are reflected without repeating the edge   if the flag says so
 //! out = x scale + shift, for each channel
 //! ```
+//!
+//! For a batch with a vertical flip, a rotation, a change of hue, an erased rectangle, a mixture of
+//! two images or a kernel of its own before the normalization, `augment` writes x as f32, and
+//! `finish` does the rest (see [`STEP_WORDS`]). So a batch without them costs what it did.
 //!
 //! # Why two launches
 //!
@@ -52,12 +57,14 @@
 
 mod apply;
 mod color;
+mod finish;
 mod measure;
 mod record;
 mod resize;
 mod staged;
 
 pub use apply::{augment_bf16, augment_f32};
+pub use finish::{STEP_WORDS, finish_bf16, finish_f32};
 pub use measure::measure;
 pub use record::{BLUR, FLIP, GRAYSCALE, RECORD_WORDS};
 

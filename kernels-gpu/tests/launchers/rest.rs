@@ -1,7 +1,7 @@
 //! The families `collective`, `augment` and `linear`.
 
 use thalweg::Result;
-use thalweg_kernels::augment::{self, BLUR, FLIP, GRAYSCALE, RECORD_WORDS, ROWS, SUM_COLUMNS};
+use thalweg_kernels::augment::{self, BLUR, FLIP, GRAYSCALE, RECORD_WORDS, ROWS, STEP_WORDS, SUM_COLUMNS};
 use thalweg_kernels::collective::{self, ReduceOp};
 use thalweg_kernels::linear::{
     Activation, Epilogue, Matrix, MatrixMut, Operand, Product, matmul, matmul_with_scratch, scratch_len,
@@ -19,6 +19,8 @@ pub(crate) const AUGMENT: &[Launcher] = &[
     Launcher { name: "measure", cases: 180, run: measure },
     Launcher { name: "augment_f32", cases: 180, run: |t| augmented(t, true) },
     Launcher { name: "augment_bf16", cases: 180, run: |t| augmented(t, false) },
+    Launcher { name: "finish_f32", cases: 180, run: |t| finished(t, true) },
+    Launcher { name: "finish_bf16", cases: 180, run: |t| finished(t, false) },
 ];
 pub(crate) const LINEAR: &[Launcher] = &[
     Launcher { name: "matmul", cases: 360, run: |t| product(t, false) },
@@ -112,6 +114,26 @@ fn augmented(t: &Trial<'_, '_>, wide: bool) -> Result<()> {
         };
     }
     if wide { launch!(augment_f32) } else { launch!(augment_bf16) }
+}
+
+fn finished(t: &Trial<'_, '_>, wide: bool) -> Result<()> {
+    let (images, size) = (t.within(1, 3), t.pick(&[1_u32, 2, 3, 31, 64, 70]));
+    let mut steps = Vec::new();
+    for _ in 0..images {
+        let sign = |v: f64| ((v * f64::from(1 << 30)) as i32).cast_unsigned();
+        let (sin, cos) = if t.flip() { (0.0, 1.0) } else { f64::from(t.below(360)).to_radians().sin_cos() };
+        steps.extend([t.below(images), t.float().to_bits(), t.below(2), t.float().to_bits(), sign(cos), sign(sin)]);
+        steps.extend([0, 0, t.below(size), t.below(size), t.below(size), t.below(size)]);
+        steps.extend((0..12).map(|_| t.float().to_bits()));
+    }
+    let steps = t.table(steps, STEP_WORDS as usize)?;
+    let n = (images * 3 * size * size) as usize;
+    let x = t.numbers::<f32>(n)?;
+    if wide {
+        augment::finish_f32(t, images, size, &steps, &x, &mut t.room(n)?)
+    } else {
+        augment::finish_bf16(t, images, size, &steps, &x, &mut t.room(n)?)
+    }
 }
 
 fn product(t: &Trial<'_, '_>, scratch: bool) -> Result<()> {

@@ -1,6 +1,7 @@
 """Independent float64 oracle of section 9 of docs/spec.md (NumPy). It made the files of tests/golden/augment.
 
 make:  augmentation.py IMAGE OUT.safetensors SEED EPOCH INDEX SIZE
+       augmentation.py IMAGE OUT.safetensors SEED EPOCH INDEX SIZE more    (for tests/golden/augment-more)
 """
 import sys, math
 import numpy as np
@@ -71,8 +72,64 @@ def apply(rgb8, p, size, o=D):
         q = sum(k[i] * q[:, i:i + size] for i in range(7)); x = sum(k[i] * q[:, :, i:i + size] for i in range(7))
     return (x - np.array(o["mean"]).reshape(3, 1, 1)) / np.array(o["std"]).reshape(3, 1, 1)
 
+# The steps that are off by default, with the options of the files of augment-more.
+M = dict(flip_vertical=0.5, rotation=30.0, hue=0.3, erase=0.6, erase_area=(0.02, 0.33), erase_ratio=(0.3, 3.3), mix=0.8, alpha=0.4)
+
+def more(seed, epoch, index, o=M):
+    a, b = draws(seed, epoch, index, 2 ** 31), draws(seed, epoch, index, 2 ** 31 + 1)
+    erased, mix = [0.0] * 4, 1.0
+    if b[0] < o["erase"]:
+        for k in range(10):
+            u = draws(seed, epoch, index, 2 ** 31 + 2 ** 20 + k)
+            area = lerp(o["erase_area"], u[0]); ratio = math.exp(lerp([math.log(r) for r in o["erase_ratio"]], u[1]))
+            w, h = math.sqrt(area * ratio), math.sqrt(area / ratio)
+            if w <= 1 and h <= 1:
+                erased = [u[2] * (1 - h), u[3] * (1 - w), h, w]; break
+    if b[1] < o["mix"]:
+        mix = 0.5
+        for k in range(64):
+            u = draws(seed, epoch, index, 2 ** 31 + 2 ** 21 + k // 2)[2 * (k % 2):][:2]
+            x, y = [(v + 2 ** -25) ** (1 / o["alpha"]) for v in u]
+            if x + y <= 1:
+                mix = x / (x + y); break
+    return dict(vertical=a[0] < o["flip_vertical"], angle=o["rotation"] * (2 * a[1] - 1), hue=o["hue"] * (2 * a[2] - 1), erased=erased, mix=mix)
+
+def hsv_shift(x, turns):
+    """Hue by the hexagon of HSV (Smith 1978), as in colorsys, over [3, S, S]."""
+    import colorsys
+    flat = x.reshape(3, -1).T
+    out = []
+    for r, g, b in flat:
+        h, s, v = colorsys.rgb_to_hsv(r, g, b)
+        out.append(colorsys.hsv_to_rgb((h + turns) % 1.0, s, v))
+    return np.array(out).T.reshape(x.shape)
+
+def finish(x, p, fill=D["mean"]):
+    """[3, S, S] from 0 to 1: vertical flip, rotation, hue, erasing."""
+    S = x.shape[1]
+    if p["vertical"]: x = x[:, ::-1]
+    a = math.radians(p["angle"]); d = np.arange(S) + 0.5 - S / 2
+    v = math.sin(a) * d[None, :] + math.cos(a) * d[:, None] + S / 2 - 0.5
+    u = math.cos(a) * d[None, :] - math.sin(a) * d[:, None] + S / 2 - 0.5
+    pad = np.pad(x, ((0, 0), (S, S), (S, S)))  # outside is black
+    i, j = np.floor(v).astype(int), np.floor(u).astype(int); fv, fu = v - i, u - j
+    g = lambda di, dj: pad[:, i + S + di, j + S + dj]
+    x = (1 - fv) * ((1 - fu) * g(0, 0) + fu * g(0, 1)) + fv * ((1 - fu) * g(1, 0) + fu * g(1, 1))
+    x = hsv_shift(x, p["hue"])
+    t, l, h, w = p["erased"]; c = (np.arange(S) + 0.5) / S
+    m = ((c >= t) & (c < t + h))[:, None] & ((c >= l) & (c < l + w))[None, :]
+    return np.where(m, np.array(fill).reshape(3, 1, 1), x)
+
 if __name__ == "__main__":
     img = np.array(Image.open(sys.argv[1]).convert("RGB")); seed, epoch, index, size = map(int, sys.argv[3:7])
     p = parameters(*img.shape[:2], seed, epoch, index); print(sys.argv[1], p)
-    save_file({"image": np.ascontiguousarray(apply(img, p, size).astype("f4")), "crop": np.array(p["crop"], "i4"),
+    out, tensors = apply(img, p, size), {}
+    if sys.argv[7:] == ["more"]:
+        mean, std = (np.array(D[k]).reshape(3, 1, 1) for k in ("mean", "std"))
+        # The image, and the next one of the data set, which is the same photograph.
+        both = [(parameters(*img.shape[:2], seed, epoch, i), more(seed, epoch, i)) for i in (index, index + 1)]
+        a, b = [finish(apply(img, q, size) * std + mean, m) for q, m in both]; m = both[0][1]; print(m)
+        out = (m["mix"] * a + (1 - m["mix"]) * b - mean) / std
+        tensors["changes"] = np.array([m["vertical"], m["angle"], m["hue"], *m["erased"], m["mix"]], "f8")
+    save_file({"image": np.ascontiguousarray(out.astype("f4")), "crop": np.array(p["crop"], "i4"), **tensors,
                "factors": np.array([p["flip"], p["brightness"], p["contrast"], p["saturation"], p["grayscale"], p["sigma"]], "f8")}, sys.argv[2])

@@ -2,9 +2,11 @@
 //! the device.
 //!
 //! The images of a batch may have any sizes; two launches make them one batch of `S` x `S` images
-//! ([`kernels`] says how). What happens to an image depends on the seed, the epoch and the index of
-//! the image, and on nothing else: not on the batch, the rank, the thread or the stream. The host
-//! computes it in f64 ([`Augmentation::parameters`]), so any program can compute the same.
+//! ([`kernels`] says how, and which steps take a third one). What happens to an image depends on
+//! the seed, the epoch and the index of the image, and on nothing else: not on the batch, the rank,
+//! the thread or the stream. (A mixture needs a second image, which is that of the next sample of
+//! the batch.) The host computes it in f64 ([`Augmentation::parameters`]), so any program can
+//! compute the same.
 //!
 //! ```
 //! use thalweg::{Device, stream_tags};
@@ -52,10 +54,13 @@ use philox::draw;
 
 /// The random changes to images. The default is what many training recipes use.
 ///
-/// The order is: crop and resize, flip, brightness, contrast, saturation, gray, blur,
-/// normalization. Brightness multiplies the image. Contrast and saturation blend it with its mean
-/// luma and with its luma.
-/// Each step can be switched off. For a step with a probability or a strength, 0 does that.
+/// The order is: crop and resize, flip, brightness, contrast, saturation, gray, blur, a kernel of
+/// one's own ([`launch_with`](AugmenterOn::launch_with)), vertical flip, rotation, hue, erasing,
+/// mixup, normalization. Brightness multiplies the image. Contrast and saturation blend it with its
+/// mean luma and with its luma.
+/// Each step can be switched off. For a step with a probability or a strength, 0 does that. The
+/// steps from the vertical flip to mixup are off by default: with one of them, a batch takes a
+/// launch more, and memory for its images as f32.
 #[derive(Clone, Debug, PartialEq, thalweg::__Setters)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default, deny_unknown_fields))]
 #[non_exhaustive]
@@ -75,6 +80,18 @@ pub struct Augmentation {
     pub grayscale: f64,
     /// The blur. `None` blurs no image.
     pub blur: Option<RandomBlur>,
+    /// The probability of a flip from top to bottom. Default 0.
+    pub flip_vertical: f64,
+    /// The most degrees of a rotation around the center, to either side, up to 180. The angle is
+    /// uniform. Default 0.
+    pub rotation: f64,
+    /// The most turns by which the hue is shifted, to either side, up to 0.5. The shift is uniform.
+    /// Default 0.
+    pub hue: f64,
+    /// The rectangle that is erased. Default: none.
+    pub erasing: Option<RandomErasing>,
+    /// The mixture with another image of the batch. Default: none.
+    pub mixup: Option<RandomMixup>,
     /// The weights of red, green and blue in luma. Default 0.299, 0.587, 0.114.
     pub luma: [f64; 3],
     /// The normalization of the channels at the end. `None` leaves them from 0 to 1.
@@ -111,6 +128,40 @@ pub struct RandomBlur {
     pub taps: u32,
 }
 
+/// A rectangle of random size, shape and place that gets one color.
+#[derive(Clone, Debug, PartialEq, thalweg::__Setters)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default, deny_unknown_fields))]
+#[non_exhaustive]
+pub struct RandomErasing {
+    /// The probability that something is erased. Default 0.5.
+    pub probability: f64,
+    /// The share of the image's area. Default 0.02 to 0.33.
+    pub area: RangeInclusive<f64>,
+    /// Width by height, of the square image. Its logarithm is uniform. Default 0.3 to 3.3.
+    pub ratio: RangeInclusive<f64>,
+    /// The number of rectangles that are tried before nothing is erased. Default 10.
+    pub attempts: u32,
+    /// The color that erased pixels get, from 0 to 1. Default 0.485, 0.456, 0.406, which the
+    /// default normalization makes 0.
+    pub fill: [f64; 3],
+}
+
+/// A mixture of two images of a batch: each image is mixed with the sample after it, and the last
+/// one with the first.
+///
+/// [`Parameters::mix`] is the weight of the image itself, with which a program mixes the labels,
+/// too.
+#[derive(Clone, Debug, PartialEq, thalweg::__Setters)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default, deny_unknown_fields))]
+#[non_exhaustive]
+pub struct RandomMixup {
+    /// The probability of a mixture. Default 1.
+    pub probability: f64,
+    /// Both parameters of the beta distribution of the weight, from 0.05 to 1; 1 is the uniform
+    /// distribution. Default 0.2.
+    pub alpha: f64,
+}
+
 /// The mean and the standard deviation of red, green and blue, which are from 0 to 1.
 #[derive(Clone, Debug, PartialEq, thalweg::__Setters)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default, deny_unknown_fields))]
@@ -132,6 +183,11 @@ impl Default for Augmentation {
             saturation: 0.4,
             grayscale: 0.1,
             blur: Some(RandomBlur::default()),
+            flip_vertical: 0.0,
+            rotation: 0.0,
+            hue: 0.0,
+            erasing: None,
+            mixup: None,
             luma: [0.299, 0.587, 0.114],
             normalize: Some(Normalization::default()),
         }
@@ -147,6 +203,19 @@ impl Default for RandomCrop {
 impl Default for RandomBlur {
     fn default() -> Self {
         Self { probability: 0.5, sigma: 0.1..=2.0, taps: 7 }
+    }
+}
+
+impl Default for RandomErasing {
+    fn default() -> Self {
+        let Normalization { mean, .. } = Normalization::default();
+        Self { probability: 0.5, area: 0.02..=0.33, ratio: 0.3..=3.3, attempts: 10, fill: mean }
+    }
+}
+
+impl Default for RandomMixup {
+    fn default() -> Self {
+        Self { probability: 1.0, alpha: 0.2 }
     }
 }
 
@@ -169,6 +238,19 @@ pub struct Crop {
     pub width: u32,
 }
 
+/// A rectangle of an augmented image, in shares of its side. A pixel is in it if its center is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Erased {
+    /// The distance from the upper edge.
+    pub top: f64,
+    /// The distance from the left edge.
+    pub left: f64,
+    /// Its height.
+    pub height: f64,
+    /// Its width.
+    pub width: f64,
+}
+
 /// The changes to one image. [`Augmentation::parameters`] draws it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
@@ -186,6 +268,17 @@ pub struct Parameters {
     pub grayscale: bool,
     /// The standard deviation of the blur in pixels, or 0 for no blur.
     pub sigma: f64,
+    /// Whether it is flipped from top to bottom.
+    pub flip_vertical: bool,
+    /// The degrees by which it is rotated, counterclockwise.
+    pub angle: f64,
+    /// The turns by which its hue is shifted.
+    pub hue: f64,
+    /// The part of it that is erased.
+    pub erased: Option<Erased>,
+    /// Its weight in the mixture with the next sample of the batch, from 0 to 1. The next one's is
+    /// 1 minus this.
+    pub mix: f64,
 }
 
 impl Parameters {
@@ -193,9 +286,31 @@ impl Parameters {
     #[must_use]
     pub fn identity(width: u32, height: u32) -> Self {
         let crop = Crop { top: 0, left: 0, height, width };
-        Self { crop, flip: false, brightness: 1.0, contrast: 1.0, saturation: 1.0, grayscale: false, sigma: 0.0 }
+        Self {
+            crop,
+            flip: false,
+            brightness: 1.0,
+            contrast: 1.0,
+            saturation: 1.0,
+            grayscale: false,
+            sigma: 0.0,
+            flip_vertical: false,
+            angle: 0.0,
+            hue: 0.0,
+            erased: None,
+            mix: 1.0,
+        }
     }
 }
+
+/// The first draws of the steps from the vertical flip on: the others do not come so far.
+const MORE: u32 = 1 << 31;
+const ERASING: u32 = MORE + (1 << 20);
+const MIX: u32 = MORE + (2 << 20);
+/// The draws for the weight of a mixture.
+const MIX_DRAWS: u32 = 32;
+/// Half of the step between two random numbers, so that none is 0.
+const HALF_STEP: f64 = 1.0 / (1 << 25) as f64;
 
 fn refuse<T>(name: &'static str, given: impl ToString, expected: impl ToString) -> Result<T> {
     Err(Error::Parameter { name, given: given.to_string(), expected: expected.to_string() })
@@ -241,6 +356,9 @@ impl Augmentation {
             }
         };
         bounded("flip", self.flip, 1.0)?;
+        bounded("flip_vertical", self.flip_vertical, 1.0)?;
+        bounded("rotation", self.rotation, 180.0)?;
+        bounded("hue", self.hue, 0.5)?;
         for (name, v) in [("brightness", self.brightness), ("contrast", self.contrast), ("saturation", self.saturation)]
         {
             bounded(name, v, 1.0)?;
@@ -261,6 +379,23 @@ impl Augmentation {
             ordered("blur sigma", sigma, 1e3)?;
             if ![1, 3, 5, 7].contains(taps) {
                 return refuse("blur taps", taps, "1, 3, 5 or 7");
+            }
+        }
+        if let Some(RandomErasing { probability, area, ratio, attempts, fill }) = &self.erasing {
+            bounded("erasing probability", *probability, 1.0)?;
+            ordered("erasing area", area, 1.0)?;
+            ordered("erasing ratio", ratio, f64::from(MAX_EXTENT))?;
+            if *attempts > 1 << 16 {
+                return refuse("erasing attempts", attempts, format!("at most {}", 1 << 16));
+            }
+            for v in fill {
+                bounded("erasing fill", *v, 1.0)?;
+            }
+        }
+        if let Some(RandomMixup { probability, alpha }) = &self.mixup {
+            bounded("mixup probability", *probability, 1.0)?;
+            if !(0.05..=1.0).contains(alpha) {
+                return refuse("mixup alpha", alpha, "a number from 0.05 to 1");
             }
         }
         let finite = |values: &[f64]| values.iter().all(|v| v.is_finite());
@@ -303,7 +438,10 @@ impl Augmentation {
         }
         let [flip, brightness, contrast, saturation] = draw(seed, epoch, index, 0);
         let [gray, blurs, sigma, _] = draw(seed, epoch, index, 1);
-        let factor = |strength: f64, u: f64| 1.0 + strength * (2.0 * u - 1.0);
+        let [vertical, angle, hue, _] = draw(seed, epoch, index, MORE);
+        let [erases, mixes, ..] = draw(seed, epoch, index, MORE + 1);
+        let both_ways = |most: f64, u: f64| most * (2.0 * u - 1.0);
+        let factor = |strength: f64, u: f64| 1.0 + both_ways(strength, u);
         Ok(Parameters {
             crop,
             flip: flip < self.flip,
@@ -315,7 +453,53 @@ impl Augmentation {
                 Some(blur) if blurs < blur.probability => lerp(&blur.sigma, sigma),
                 _ => 0.0,
             },
+            flip_vertical: vertical < self.flip_vertical,
+            angle: both_ways(self.rotation, angle),
+            hue: both_ways(self.hue, hue),
+            erased: match &self.erasing {
+                Some(erasing) if erases < erasing.probability => erasing.draw(seed, epoch, index),
+                _ => None,
+            },
+            mix: match &self.mixup {
+                Some(mixup) if mixes < mixup.probability => mixup.draw(seed, epoch, index),
+                _ => 1.0,
+            },
         })
+    }
+
+    /// Whether there are steps that need the kernel `finish`.
+    fn finishes(&self) -> bool {
+        let (erasing, mixup) = (self.erasing.as_ref(), self.mixup.as_ref());
+        self.flip_vertical > 0.0
+            || self.rotation > 0.0
+            || self.hue > 0.0
+            || erasing.is_some_and(|erasing| erasing.probability > 0.0)
+            || mixup.is_some_and(|mixup| mixup.probability > 0.0)
+    }
+}
+
+impl RandomErasing {
+    fn draw(&self, seed: u64, epoch: u32, index: u64) -> Option<Erased> {
+        let logarithms = self.ratio.start().ln()..=self.ratio.end().ln();
+        (0..self.attempts).find_map(|attempt| {
+            let [area, ratio, top, left] = draw(seed, epoch, index, ERASING + attempt);
+            let (area, ratio) = (lerp(&self.area, area), lerp(&logarithms, ratio).exp());
+            let [width, height] = [area * ratio, area / ratio].map(f64::sqrt);
+            let fits = width <= 1.0 && height <= 1.0;
+            fits.then(|| Erased { top: top * (1.0 - height), left: left * (1.0 - width), height, width })
+        })
+    }
+}
+
+impl RandomMixup {
+    /// Draws a number of the beta distribution, by the method of Jöhnk (1964).
+    fn draw(&self, seed: u64, epoch: u32, index: u64) -> f64 {
+        let pairs = (0..MIX_DRAWS).flat_map(|k| {
+            let [a, b, c, d] = draw(seed, epoch, index, MIX + k).map(|u| (u + HALF_STEP).powf(1.0 / self.alpha));
+            [[a, b], [c, d]]
+        });
+        // A pair is refused with a probability of at most 1/2, so all of them with 2^-64.
+        pairs.into_iter().find(|[x, y]| x + y <= 1.0).map_or(0.5, |[x, y]| x / (x + y))
     }
 }
 

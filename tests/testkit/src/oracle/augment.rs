@@ -1,4 +1,4 @@
-//! Augmentation: section 10 of the spec.
+//! Augmentation: section 9 of the spec.
 
 use super::Image;
 
@@ -90,4 +90,81 @@ pub fn augment(image: &Image, how: Augmented, size: usize, luma: [f64; 3], taps:
         }
     }
     out
+}
+
+/// What happens to an image after that. Angles are in degrees, the hue in turns, and what is erased
+/// is top, left, height, width in shares of the side.
+#[derive(Clone, Copy, Debug)]
+pub struct Finished {
+    pub flip_vertical: bool,
+    pub angle: f64,
+    pub hue: f64,
+    pub erased: Option<[f64; 4]>,
+    pub fill: [f64; 3],
+}
+
+/// The image `[3, size, size]` after these steps.
+pub fn finish(image: &[f64], how: Finished, size: usize) -> Vec<f64> {
+    let n = size as isize;
+    let at = |c: usize, y: isize, x: isize| {
+        let inside = (0..n).contains(&y) && (0..n).contains(&x);
+        let y = if how.flip_vertical { n - 1 - y } else { y };
+        if inside { image[(c * size + y as usize) * size + x as usize] } else { 0.0 }
+    };
+    let (sin, cos) = how.angle.to_radians().sin_cos();
+    let middle = (size as f64 - 1.0) / 2.0;
+    let mut out = vec![0.0; 3 * size * size];
+    for y in 0..size {
+        for x in 0..size {
+            let (dy, dx) = (y as f64 - middle, x as f64 - middle);
+            let (v, u) = (sin * dx + cos * dy + middle, cos * dx - sin * dy + middle);
+            let (row, column) = (v.floor(), u.floor());
+            let (dv, du) = (v - row, u - column);
+            let (row, column) = (row as isize, column as isize);
+            let mut color = [0, 1, 2].map(|c| {
+                let across = |y| (1.0 - du) * at(c, y, column) + du * at(c, y, column + 1);
+                (1.0 - dv) * across(row) + dv * across(row + 1)
+            });
+            if how.hue != 0.0 {
+                color = shifted(color, how.hue);
+            }
+            if let Some([top, left, height, width]) = how.erased {
+                let [y, x] = [y, x].map(|i| (i as f64 + 0.5) / size as f64);
+                if y >= top && y < top + height && x >= left && x < left + width {
+                    color = how.fill;
+                }
+            }
+            for c in 0..3 {
+                out[(c * size + y) * size + x] = color[c];
+            }
+        }
+    }
+    out
+}
+
+/// The color in HSV with another hue, by way of the six sectors of the hue.
+fn shifted([r, g, b]: [f64; 3], turns: f64) -> [f64; 3] {
+    let (value, least) = (r.max(g).max(b), r.min(g).min(b));
+    let chroma = value - least;
+    if chroma == 0.0 {
+        return [r, g, b];
+    }
+    let sixths = if r == value {
+        (g - b) / chroma
+    } else if g == value {
+        2.0 + (b - r) / chroma
+    } else {
+        4.0 + (r - g) / chroma
+    };
+    let sixths = (sixths + 6.0 * turns).rem_euclid(6.0);
+    let part = sixths.fract();
+    let (falling, rising) = (value - chroma * part, value - chroma * (1.0 - part));
+    match sixths as u32 {
+        0 => [value, rising, least],
+        1 => [falling, value, least],
+        2 => [least, value, rising],
+        3 => [least, falling, value],
+        4 => [rising, least, value],
+        _ => [value, least, falling],
+    }
 }

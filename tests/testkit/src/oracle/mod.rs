@@ -21,7 +21,7 @@ mod scores;
 mod textures;
 
 pub use allocate::{allocate, gains, quantize};
-pub use augment::{Augmented, augment};
+pub use augment::{Augmented, Finished, augment, finish};
 pub use close::{
     PLANE_ERROR, POSITION_ERROR, SCORE_ERROR, assert_close, assert_planes_close, max_error, relevance_error, wide,
 };
