@@ -3,9 +3,10 @@
 //!
 //! WEIGHTS is a safetensors file with the tensors of the model, and `heads`, `depth`,
 //! `decoder_heads` and `decoder_depth` in its metadata. BATCH has `tokens` [T, I], `position` [T,
-//! 2], `cu_seqlens` [B + 1], `ids` \[U\], `text_cu_seqlens` [B + 1] and `question` \[B\]. RESULT gets
-//! `logits` before the first step, `losses` [steps + 1], the gradients `grad.*` of the first step,
-//! and the weights `step{N}.*` after N steps. Without arguments, it takes the files of the tests.
+//! 2], `cu_seqlens` [B + 1], `ids` \[U\], `text_cu_seqlens` [B + 1] and `question` \[B\]. RESULT
+//! gets `logits` before the first step, `losses` [steps + 1], the gradients `grad.*` of the first
+//! step, and the weights `step{N}.*` after N steps. Without arguments, it takes the files of the
+//! tests.
 
 mod support;
 

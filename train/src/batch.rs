@@ -31,7 +31,8 @@ impl TokenBatch<'_> {
         self.cu_seqlens.last().map_or(0, |&last| last.max(0) as usize)
     }
 
-    /// Checks that the parts fit each other and a model with so many numbers of a token and classes.
+    /// Checks that the parts fit each other and a model with so many numbers of a token and
+    /// classes.
     pub(crate) fn check(&self, [inputs, classes]: [usize; 2], learns: bool) -> Result<()> {
         let (rows, sequences) = (self.rows(), self.sequences());
         let wrong = |what: String| Err(Error::Batch(what));
@@ -61,7 +62,8 @@ pub struct TextBatch<'a> {
     pub tokens: &'a [f32],
     /// The position of each token, [T, 2].
     pub position: &'a [f32],
-    /// The starts and the end of the images, [B + 1]: image `b` has the tokens `cu[b] .. cu[b + 1]`.
+    /// The starts and the end of the images, [B + 1]: image `b` has the tokens
+    /// `cu[b] .. cu[b + 1]`.
     pub cu_seqlens: &'a [i32],
     /// The ids of the texts: of each, those of the question, then those of the answer.
     pub ids: &'a [i32],

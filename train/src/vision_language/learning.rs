@@ -30,7 +30,7 @@ pub(crate) struct TextHead {
     pub(crate) decoder: Decoder,
 }
 
-/// What a batch needs beside the buffers of the encoder and those of the logits.
+/// The memory that a batch needs beside the buffers of the encoder and those of the logits.
 #[derive(Debug, Resource)]
 pub(crate) struct TextPass<E: Precision> {
     ids: DeviceBuffer<i32>,
@@ -157,9 +157,9 @@ impl TextHead {
         self.decoder.embedding.logits(f, rows, x, logits)
     }
 
-    /// Computes the gradients of projector and decoder from that of the logits, and with `dfeatures`
-    /// also that of the features. `x` are the rows of the logits, and `dx` is room for their
-    /// gradient.
+    /// Computes the gradients of projector and decoder from that of the logits, and with
+    /// `dfeatures` also that of the features. `x` are the rows of the logits, and `dx` is room for
+    /// their gradient.
     #[expect(clippy::too_many_arguments, reason = "each is an array of its own")]
     pub(crate) fn backward<S: Brand, E: Precision>(
         &self,
