@@ -121,6 +121,7 @@ fn training<T: train::TrainElement>(on: &Notes) -> Result<(), LaunchError> {
             rows: [rows as u32; 2],
             heads: shape,
             prefix: u32::MAX,
+            prefixes: None,
             cu_q: of(2),
             cu_k: of(2),
             q: of(n),
@@ -135,6 +136,7 @@ fn training<T: train::TrainElement>(on: &Notes) -> Result<(), LaunchError> {
             rows: rows as u32,
             heads: shape,
             prefix: u32::MAX,
+            prefixes: None,
             cu_seqlens: of(2),
             qkv: of(3 * n),
             out: of(n),
@@ -157,7 +159,17 @@ fn training<T: train::TrainElement>(on: &Notes) -> Result<(), LaunchError> {
     train::adamw(on, n as u32, of(train::SETTINGS), of(n), out(n), out(n), out(n))?;
     train::patches::<(), _, T>(on, [1, 3, 224, 16], of(3 * 224 * 224), out(3 * 224 * 224))?;
     train::positions(on, 1, 127, 1, c, of(127 * width), of(width), of(n), out(n))?;
-    train::text(on, r, 2, r, c, 0, of(rows), of(2 * width), of(n), out(n))
+    train::text(on, r, 2, r, c, 0, of(rows), of(2 * width), of(n), out(n))?;
+    // A sequence of an image and a text.
+    let (all, many) = (2 * r, 2 * n);
+    train::join_ends(on, 1, of(2), of(2), of(1), out(2), out(1), out(2))?;
+    train::join_rows(on, r, r, c, 1, 2, r, of(2), of(2), of(n), of(rows), of(2 * width), of(n), out(many))?;
+    train::image_rows(on, r, r, c, 1, of(2), of(2), of(many), out(n))?;
+    train::answer_rows(on, all, r, r, c, 1, of(2), of(2), of(2), of(1), of(rows), of(many), out(rows), out(n))?;
+    train::answer_rows_backward(on, all, r, c, 1, of(2), of(2), of(2), of(1), of(n), out(many))?;
+    train::place_gradients(on, all, c, r, 1, false, of(2), of(2), of(many), out(n))?;
+    train::id_chains(on, 2, r, of(rows), out(rows + 2))?;
+    train::id_gradients(on, r, r, c, 2, 1, of(2), of(2), of(rows + 2), of(many), out(2 * width))
 }
 
 fn main() -> Result<(), LaunchError> {

@@ -2,6 +2,7 @@
 
 use thalweg::{Brand, DeviceBuffer, DeviceSlice, Graph, GraphCache, GraphWork, LiveBrand, On, Resource, Stream};
 
+use crate::batch::upload;
 use crate::error::{Error, Result};
 use crate::layers::{
     ForwardPass, Gelu, Linear, PatchEmbedding, Pooling, Sequences, Transformer, TransformerActivations,
@@ -9,7 +10,7 @@ use crate::layers::{
 };
 use crate::layout::ParameterLayout;
 use crate::matmul_backend::{Matmul, MatmulBackend, MatmulOn};
-use crate::model::{metadata, upload};
+use crate::metadata::metadata;
 use crate::precision::Precision;
 use crate::tensors::Tensors;
 

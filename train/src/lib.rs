@@ -13,7 +13,8 @@
 //! |---|---|
 //! | `transformer` | [`TokenTransformer`]: steps, evaluation, checkpoints |
 //! | [`overlap`] | patterns that run parts of training at the same time |
-//! | `model` | the model as functions on a stream; [`TokenTransformerConfig`], [`TokenBatch`] |
+//! | `batch` | [`TokenBatch`], [`TextBatch`], [`DeviceBatch`] |
+//! | `model` | the model as functions on a stream; [`TokenTransformerConfig`] |
 //! | `encoder` | [`ImageEncoder`]: a vision transformer as timm's |
 //! | `vision_language` | [`VisionLanguage`]: tokens of an image to text, in two halves |
 //! | [`layers`] | the layers of which these models are made, and models of your own can be |
@@ -26,11 +27,13 @@
 
 #![forbid(unsafe_code)]
 
+mod batch;
 mod encoder;
 mod error;
 pub mod layers;
 mod layout;
 mod matmul_backend;
+mod metadata;
 mod model;
 mod optimizer;
 pub mod overlap;
@@ -39,17 +42,18 @@ mod tensors;
 mod transformer;
 mod vision_language;
 
+pub use batch::{DeviceBatch, HostBatch, TextBatch, TokenBatch};
 pub use encoder::{EncoderConfig, Encoding, ImageEncoder};
 pub use error::{Error, Result};
 pub use layers::{Gelu, Pooling};
 pub use layout::{ParameterLayout, ParameterSlot};
 pub use matmul_backend::{Matmul, MatmulBackend, MatmulOn};
-pub use model::{DeviceBatch, TokenBatch, TokenTransformerConfig};
+pub use model::TokenTransformerConfig;
 pub use optimizer::{AdamW, AdamWState, AdamWStateOn, Schedule};
 pub use precision::Precision;
 pub use tensors::{Data, Tensor, Tensors};
 pub use transformer::{Evaluation, Loss, TokenTransformer};
-pub use vision_language::{TextDecoder, VisionEncoder, VisionLanguage, VisionLanguageConfig};
+pub use vision_language::{Half, TextDecoder, VisionEncoder, VisionLanguage, VisionLanguageConfig};
 
 /// The blocks of the page are tested with the documentation; `.ci/pages.py` compares the list.
 #[cfg(doctest)]

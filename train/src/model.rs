@@ -1,8 +1,14 @@
 //! The token transformer as functions on a stream: forward, loss and backward of one batch.
+//!
+//! Its head is a classifier, or it is the encoder of a vision-language model, whose projector and
+//! decoder are the head then (`vision_language::learning`).
 
-use thalweg::{Brand, DeviceBuffer, DeviceCopy, DeviceSlice, LiveBrand, Resource, Stream};
+use std::ops::Range;
+
+use thalweg::{Brand, DeviceBuffer, LiveBrand, Resource, Stream};
 use thalweg_kernels::train::{argmax, sum_rows};
 
+use crate::batch::{DeviceBatch, Extent, HostBatch, MicroBatch, upload};
 use crate::error::{Error, Result};
 use crate::layers::{
     BackwardPass, BackwardScratch, BackwardScratchOn, CrossEntropy, ForwardPass, Gelu, GradientSink, Linear, Pooling,
@@ -11,8 +17,10 @@ use crate::layers::{
 };
 use crate::layout::ParameterLayout;
 use crate::matmul_backend::{Matmul, MatmulBackend, MatmulOn};
+use crate::metadata::metadata;
 use crate::precision::Precision;
 use crate::tensors::Tensors;
+use crate::vision_language::{Decoder, Encoder, Half, Seen, TextHead, TextPass, TextPassOn, VisionLanguageConfig};
 
 /// The shape of a token transformer.
 #[derive(Clone, Copy, Debug, PartialEq, thalweg::__Setters)]
@@ -51,45 +59,6 @@ impl Default for TokenTransformerConfig {
             pooling: pool,
         }
     }
-}
-
-/// Reads the value `key` of the metadata, a number of blocks. A file has a tensor at least for
-/// each.
-pub(crate) fn blocks(file: &Tensors, key: &str, default: Option<usize>) -> Result<usize> {
-    let depth = number(file, key, default)?;
-    if depth > file.tensors.len() {
-        return Err(file.format_error(format!("`{key}` is {depth}, and there are {} tensors", file.tensors.len())));
-    }
-    Ok(depth)
-}
-
-/// Reads the value `key` of the metadata, which the file must have if there is no default.
-pub(crate) fn number(file: &Tensors, key: &str, default: Option<usize>) -> Result<usize> {
-    let found = file.value(key)?.or(default);
-    found.ok_or_else(|| file.format_error(format!("the metadata has no `{key}`")))
-}
-
-/// Reads what the metadata of a file of weights says: `heads`, `depth`, and if they are there
-/// `eps`, `gelu` and `pool`. The first two may have defaults.
-pub(crate) fn metadata(
-    file: &Tensors,
-    [heads, depth]: [Option<usize>; 2],
-    (eps, gelu, pool): (f32, Gelu, Pooling),
-) -> Result<(usize, usize, f32, Gelu, Pooling)> {
-    let gelu = match file.metadata.get("gelu").map(String::as_str) {
-        None => gelu,
-        Some("tanh") => Gelu::Tanh,
-        Some("erf") => Gelu::Erf,
-        Some(other) => return Err(file.format_error(format!("`gelu` is `tanh` or `erf`, and not `{other}`"))),
-    };
-    let pool = match file.metadata.get("pool").map(String::as_str) {
-        None => pool,
-        Some("mean") => Pooling::Mean,
-        Some("cls") => Pooling::Class,
-        Some(other) => return Err(file.format_error(format!("`pool` is `mean` or `cls`, and not `{other}`"))),
-    };
-    let (heads, depth) = (number(file, "heads", heads)?, blocks(file, "depth", depth)?);
-    Ok((heads, depth, file.value("eps")?.unwrap_or(eps), gelu, pool))
 }
 
 impl TokenTransformerConfig {
@@ -145,55 +114,6 @@ impl TokenTransformerConfig {
     }
 }
 
-/// A batch on the host: the tokens of all sequences one after another.
-#[derive(Clone, Copy, Debug)]
-pub struct TokenBatch<'a> {
-    /// The tokens, [T, `input_dim`].
-    pub tokens: &'a [f32],
-    /// The position of each token, [T, 2].
-    pub position: &'a [f32],
-    /// The starts and the end of the sequences, [B + 1]: sequence `b` has the tokens
-    /// `cu[b] .. cu[b + 1]`.
-    pub cu_seqlens: &'a [i32],
-    /// The class of each sequence. It may be empty if nothing is learned from the batch.
-    pub labels: &'a [i32],
-}
-
-impl TokenBatch<'_> {
-    /// Returns the number of sequences.
-    #[must_use]
-    pub fn sequences(&self) -> usize {
-        self.cu_seqlens.len().saturating_sub(1)
-    }
-
-    /// Returns the number of tokens.
-    #[must_use]
-    pub fn rows(&self) -> usize {
-        self.cu_seqlens.last().map_or(0, |&last| last.max(0) as usize)
-    }
-
-    /// Checks that the parts fit each other and the model.
-    pub(crate) fn check(&self, config: &TokenTransformerConfig, learns: bool) -> Result<()> {
-        let (rows, sequences) = (self.rows(), self.sequences());
-        let wrong = |what: String| Err(Error::Batch(what));
-        if sequences == 0 || self.cu_seqlens[0] != 0 || self.cu_seqlens.windows(2).any(|w| w[0] >= w[1]) {
-            return wrong("`cu_seqlens` begins with 0 and rises, with a sequence at least".into());
-        }
-        for (name, len, of) in [("tokens", self.tokens.len(), config.input_dim), ("position", self.position.len(), 2)] {
-            if len != rows * of {
-                return wrong(format!("`{name}` has {len} numbers, and not {rows} x {of}"));
-            }
-        }
-        if (learns || !self.labels.is_empty()) && self.labels.len() != sequences {
-            return wrong(format!("there are {} labels for {sequences} sequences", self.labels.len()));
-        }
-        if let Some(label) = self.labels.iter().find(|&&label| label < 0 || label as usize >= config.num_classes) {
-            return wrong(format!("a label is {label}, and there are {} classes", config.num_classes));
-        }
-        Ok(())
-    }
-}
-
 /// The places of a model's weights.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
@@ -201,7 +121,16 @@ pub(crate) struct Model {
     pub(crate) layout: ParameterLayout,
     embedding: TokenEmbedding,
     blocks: Transformer,
-    head: Linear,
+    head: Head,
+    /// The half that does not learn.
+    frozen: Option<Half>,
+}
+
+/// The part that makes logits of the features.
+#[derive(Clone, Debug)]
+enum Head {
+    Classes(Linear),
+    Text(Box<TextHead>),
 }
 
 /// A batch on the device, with what is computed from it: all that one batch in flight needs. Its
@@ -217,6 +146,7 @@ pub(crate) struct Pass<E: Precision> {
     activations: TransformerActivations<E>,
     pooled: DeviceBuffer<f32>,
     pooled_operand: DeviceBuffer<E>,
+    text: Option<TextPass<E>>,
     pub(crate) logits: DeviceBuffer<f32>,
     dlogits: DeviceBuffer<f32>,
     dlogits_operand: DeviceBuffer<E>,
@@ -225,7 +155,7 @@ pub(crate) struct Pass<E: Precision> {
     parts: DeviceBuffer<f32>,
     /// The loss of the batch.
     pub(crate) loss: DeviceBuffer<f32>,
-    /// The class with the largest logit of each sequence.
+    /// The class or the id with the largest logit of each row of them.
     pub(crate) best: DeviceBuffer<i32>,
     /// The most rows and sequences there is room for.
     #[resource(plain)]
@@ -239,117 +169,40 @@ pub(crate) struct Pass<E: Precision> {
 pub(crate) struct Scratch<E: Precision> {
     pub(crate) sums: BackwardScratch,
     blocks: TransformerScratch<E>,
-}
-
-/// The size of the batch in a pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Extent {
-    pub(crate) rows: usize,
-    pub(crate) sequences: usize,
-    /// Whether the last sequence is padding. It has no label and adds nothing to loss and
-    /// gradients.
-    pub(crate) padded: bool,
-}
-
-impl Extent {
-    pub(crate) fn of(batch: &TokenBatch<'_>) -> Self {
-        Self { rows: batch.rows(), sequences: batch.sequences(), padded: false }
-    }
-
-    /// Returns whether a batch of this extent has room in that of another one.
-    pub(crate) fn fits(self, room: Self) -> bool {
-        self.rows <= room.rows && self.sequences <= room.sequences
-    }
-
-    /// Returns the extent that has room for a batch of either.
-    pub(crate) fn or(self, other: Self) -> Self {
-        let (rows, sequences) = (self.rows.max(other.rows), self.sequences.max(other.sequences));
-        Self { rows, sequences, ..self }
-    }
-
-    /// Returns the number of sequences with a label.
-    pub(crate) fn labeled(self) -> usize {
-        self.sequences - usize::from(self.padded)
-    }
-}
-
-/// A batch on the device, ordered by stream `S`. The host need not know how many tokens it has.
-#[derive(Debug)]
-pub struct DeviceBatch<'a, S> {
-    /// The tokens, [R, `input_dim`], one sequence after another.
-    pub tokens: &'a DeviceSlice<S, f32>,
-    /// The position of each token, [R, 2].
-    pub position: &'a DeviceSlice<S, f32>,
-    /// The starts and the end of the sequences, [B + 1], from 0 on and rising.
-    pub cu_seqlens: &'a DeviceSlice<S, i32>,
-    /// The class of each sequence, B numbers.
-    pub labels: &'a DeviceSlice<S, i32>,
-    /// Whether rows may follow those of the last sequence. They must hold finite numbers, and
-    /// change neither the loss nor the gradients.
-    pub padded: bool,
-}
-
-/// A micro-batch on the device, which the stage before the forward pass fills.
-#[derive(Debug)]
-pub struct MicroBatch<'a, S> {
-    /// The tokens, [T, `input_dim`], one sequence after another.
-    pub tokens: &'a mut DeviceSlice<S, f32>,
-    /// The position of each token, [T, 2].
-    pub position: &'a mut DeviceSlice<S, f32>,
-    /// The starts and the end of the sequences, [B + 1], from 0 on and rising.
-    pub cu_seqlens: &'a mut DeviceSlice<S, i32>,
-    /// The class of each sequence, B numbers.
-    pub labels: &'a mut DeviceSlice<S, i32>,
-}
-
-impl<S> DeviceBatch<'_, S> {
-    /// Checks that the lengths fit each other and the model. The pass has a sequence more for
-    /// padding, which is never empty.
-    pub(crate) fn extent(&self, config: &TokenTransformerConfig) -> Result<Extent> {
-        let wrong = |what: String| Err(Error::Batch(what));
-        let (rows, b) = (self.position.len() / 2, self.labels.len());
-        if b == 0 || self.cu_seqlens.len() != b + 1 {
-            return wrong(format!("{b} labels with {} ends of sequences", self.cu_seqlens.len()));
-        }
-        if rows == 0 || self.position.len() != 2 * rows || self.tokens.len() != rows * config.input_dim {
-            let (tokens, position) = (self.tokens.len(), self.position.len());
-            return wrong(format!("{tokens} numbers of tokens of {} each, and {position} of places", config.input_dim));
-        }
-        Ok(match self.padded {
-            // Rows at multiples of 8 are fast to multiply in each form of a product.
-            true => Extent { rows: (rows + 1).next_multiple_of(8), sequences: b + 1, padded: true },
-            false => Extent { rows, sequences: b, padded: false },
-        })
-    }
+    decoder: Option<TransformerScratch<E>>,
 }
 
 impl<S: LiveBrand, E: Precision> PassOn<S, E> {
-    pub(crate) fn new(
+    fn new(
         s: &Stream<S>,
         products: MatmulBackend,
         config: &TokenTransformerConfig,
+        texts: Option<&VisionLanguageConfig>,
         extent: Extent,
     ) -> thalweg::Result<Self> {
-        let Extent { rows, sequences, .. } = extent;
-        let &TokenTransformerConfig { input_dim: inputs, embed_dim: width, num_classes: classes, .. } = config;
+        let (Extent { rows, sequences, .. }, outputs) = (extent, extent.outputs());
+        let &TokenTransformerConfig { input_dim: inputs, num_classes: classes, .. } = config;
+        // The numbers of a row that the head sees.
+        let width = texts.map_or(config.embed_dim, |texts| texts.text_embed_dim);
         Ok(Self {
             tokens: s.alloc(rows * inputs)?,
             operands: s.alloc(rows * inputs * E::ROOM)?,
             position: s.alloc(2 * rows)?,
             cu_seqlens: s.alloc(sequences + 1)?,
-            labels: s.alloc(sequences)?,
+            labels: s.alloc(outputs)?,
             matmul: MatmulOn::new(s, products)?,
             activations: TransformerActivationsOn::new(s, config.blocks(), rows, true)?,
-            pooled: s.alloc(sequences * width)?,
-            pooled_operand: s.alloc(sequences * width * E::ROOM)?,
-            logits: s.alloc(sequences * classes)?,
-            dlogits: s.alloc(sequences * classes)?,
-            dlogits_operand: s.alloc(sequences * classes * E::ROOM)?,
-            dpooled: s.alloc(sequences * width)?,
-            losses: s.alloc(sequences)?,
+            pooled: s.alloc(outputs * width)?,
+            pooled_operand: s.alloc(outputs * width * E::ROOM)?,
+            text: texts.map(|texts| TextPassOn::new(s, texts, extent)).transpose()?,
+            logits: s.alloc(outputs * classes)?,
+            dlogits: s.alloc(outputs * classes)?,
+            dlogits_operand: s.alloc(outputs * classes * E::ROOM)?,
+            dpooled: s.alloc(outputs * width)?,
+            losses: s.alloc(outputs)?,
             parts: s.alloc(thalweg_kernels::train::GROUPS)?,
             loss: s.alloc(1)?,
-            best: s.alloc(sequences)?,
+            best: s.alloc(outputs)?,
             room: extent,
             extent: Extent::default(),
         })
@@ -362,8 +215,12 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
 
     /// Copies a batch to the device. The host copies it into page-locked memory and waits for
     /// nothing.
-    pub(crate) fn upload(&mut self, s: &Stream<S>, batch: &TokenBatch<'_>) -> thalweg::Result<()> {
+    pub(crate) fn upload(&mut self, s: &Stream<S>, batch: &impl HostBatch) -> thalweg::Result<()> {
         self.extent = Extent::of(batch);
+        if let Some((texts, pass)) = batch.texts().zip(self.text.as_mut()) {
+            pass.upload(s, texts)?;
+        }
+        let batch = batch.sequences();
         upload(s, batch.tokens, &mut self.tokens)?;
         upload(s, batch.position, &mut self.position)?;
         upload(s, batch.cu_seqlens, &mut self.cu_seqlens)?;
@@ -406,19 +263,6 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
     }
 }
 
-/// Copies numbers to the start of a buffer.
-pub(crate) fn upload<S: LiveBrand, T: DeviceCopy>(
-    s: &Stream<S>,
-    data: &[T],
-    to: &mut DeviceSlice<S, T>,
-) -> thalweg::Result<()> {
-    if data.is_empty() {
-        return Ok(());
-    }
-    let host = s.bind(s.device().pinned_from(data)?)?;
-    s.copy_to_device(&host, to.slice_mut(..data.len())?)
-}
-
 impl Model {
     pub(crate) fn new(config: TokenTransformerConfig) -> Result<Self> {
         let TokenTransformerConfig { input_dim: inputs, embed_dim: width, num_classes: classes, .. } =
@@ -426,19 +270,110 @@ impl Model {
         let mut layout = ParameterLayout::default();
         let embedding = TokenEmbedding::new(&mut layout, "", inputs, width)?;
         let blocks = Transformer::new(&mut layout, "", config.blocks())?;
-        let head = Linear::new(&mut layout, "head", width, classes)?;
-        Ok(Self { config, layout, embedding, blocks, head })
+        let head = Head::Classes(Linear::new(&mut layout, "head", width, classes)?);
+        Ok(Self { config, layout, embedding, blocks, head, frozen: None })
     }
 
-    /// Makes room for the gradients of `rows` rows.
+    /// Makes the model that answers questions about images.
+    pub(crate) fn answering(config: VisionLanguageConfig) -> Result<Self> {
+        let mut layout = ParameterLayout::default();
+        let Encoder { embedding, blocks, projector } = Encoder::new(&mut layout, config.check()?)?;
+        let decoder = Decoder::new(&mut layout, config)?;
+        let VisionLanguageConfig { input_dim, embed_dim, num_heads, depth, vocab_size, norm_eps, gelu, .. } = config;
+        let head = Head::Text(Box::new(TextHead { config, projector, decoder }));
+        let (num_classes, pooling) = (vocab_size, Pooling::Mean);
+        let config =
+            TokenTransformerConfig { input_dim, embed_dim, num_heads, depth, num_classes, norm_eps, gelu, pooling };
+        Ok(Self { config, layout, embedding, blocks, head, frozen: None })
+    }
+
+    /// Makes the model of a file.
+    pub(crate) fn of(file: &Tensors) -> Result<Self> {
+        match file.tensors.contains_key("decoder.tok.weight") {
+            true => Self::answering(VisionLanguageConfig::from_tensors(file)?),
+            false => Self::new(TokenTransformerConfig::from_tensors(file)?),
+        }
+    }
+
+    /// Writes the shape to the metadata of a file.
+    pub(crate) fn describe(&self, file: &mut Tensors) {
+        match self.texts() {
+            Some(config) => config.describe(file),
+            None => self.config.describe(file),
+        }
+    }
+
+    /// Returns the shape of the vision-language model, if it is one.
+    pub(crate) fn texts(&self) -> Option<&VisionLanguageConfig> {
+        if let Head::Text(head) = &self.head { Some(&head.config) } else { None }
+    }
+
+    /// Freezes a half of a vision-language model.
+    pub(crate) fn freeze(&mut self, half: Option<Half>) -> Result<()> {
+        if half.is_some() && self.texts().is_none() {
+            return Err(Error::Config("a classifier of tokens has no halves".into()));
+        }
+        self.frozen = half;
+        Ok(())
+    }
+
+    /// Returns the weights that learn.
+    pub(crate) fn learned(&self) -> Range<usize> {
+        let start = |name: &str| {
+            let slot = self.layout.slots().iter().find(|slot| slot.name.starts_with(name));
+            slot.map_or(self.layout.len(), |slot| slot.range.start)
+        };
+        match self.frozen {
+            None => 0..self.layout.len(),
+            Some(Half::Encoder) => start("projector")..self.layout.len(),
+            Some(Half::Decoder) => 0..start("decoder"),
+        }
+    }
+
+    /// Checks a batch, and returns its extent.
+    pub(crate) fn check(&self, batch: &impl HostBatch, learns: bool) -> Result<Extent> {
+        let shape = [self.config.input_dim, self.config.num_classes];
+        match (self.texts(), batch.texts()) {
+            (Some(config), Some(texts)) => {
+                texts.images().check(shape, false)?;
+                texts.check([config.vocab_size, config.max_tokens])?;
+            }
+            (None, None) => batch.sequences().check(shape, learns)?,
+            (Some(_), None) => self.check_classes()?,
+            (None, Some(_)) => return Err(Error::Batch("the model knows classes, and no texts".into())),
+        }
+        Ok(Extent::of(batch))
+    }
+
+    /// Checks that the model learns classes.
+    pub(crate) fn check_classes(&self) -> Result<()> {
+        match self.texts() {
+            None => Ok(()),
+            Some(_) => Err(Error::Batch("the model answers questions, and there are none".into())),
+        }
+    }
+
+    /// Makes room for a batch.
+    pub(crate) fn pass<S: LiveBrand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        products: MatmulBackend,
+        extent: Extent,
+    ) -> thalweg::Result<PassOn<S, E>> {
+        PassOn::new(s, products, &self.config, self.texts(), extent)
+    }
+
+    /// Makes room for the gradients of a batch.
     pub(crate) fn scratch<S: LiveBrand, E: Precision>(
         &self,
         s: &Stream<S>,
         products: MatmulBackend,
-        rows: usize,
+        extent: Extent,
     ) -> thalweg::Result<ScratchOn<S, E>> {
         let sums = BackwardScratchOn::new(s, products, &self.layout)?;
-        Ok(ScratchOn { sums, blocks: TransformerScratchOn::new(s, self.config.blocks(), rows)? })
+        let blocks = TransformerScratchOn::new(s, self.config.blocks(), extent.rows)?;
+        let decoder = if let Head::Text(head) = &self.head { Some(head.scratch(s, extent)?) } else { None };
+        Ok(ScratchOn { sums, blocks, decoder })
     }
 
     /// Computes the logits.
@@ -449,7 +384,7 @@ impl Model {
         pass: &mut PassOn<S, E>,
     ) -> thalweg::Result<()> {
         let TokenTransformerConfig { input_dim: inputs, embed_dim: width, num_classes: classes, .. } = self.config;
-        let Extent { rows, sequences, .. } = pass.extent;
+        let (Extent { rows, sequences, .. }, outputs) = (pass.extent, pass.extent.outputs());
         let mut f = ForwardPass::new(s, w, &mut pass.matmul);
         let tokens = E::rounded(s, pass.tokens.slice(..rows * inputs)?, &mut pass.operands)?;
         let position = pass.position.slice(..2 * rows)?;
@@ -457,29 +392,43 @@ impl Model {
 
         let batch = Sequences::new(rows, pass.cu_seqlens.slice(..=sequences)?);
         self.blocks.forward(&mut f, &batch, &mut pass.activations)?;
-        let pooled = pass.pooled.slice_mut(..sequences * width)?;
-        self.config.pooling.forward(s, &batch, width, pass.activations.features(rows)?, pooled)?;
-        let pooled = E::rounded(s, pooled, &mut pass.pooled_operand)?;
-        self.head.forward_f32(&mut f, sequences, pooled, None, pass.logits.slice_mut(..sequences * classes)?)
+        let (features, logits) = (pass.activations.features(rows)?, pass.logits.slice_mut(..outputs * classes)?);
+        match (&self.head, &mut pass.text) {
+            (Head::Text(head), Some(text)) => {
+                let seen = Seen { extent: pass.extent, image_ends: pass.cu_seqlens.slice(..=sequences)? };
+                let labels = pass.labels.slice_mut(..outputs)?;
+                let pooled = pass.pooled.slice_mut(..outputs * head.config.text_embed_dim)?;
+                head.forward(&mut f, &seen, features, text, labels, pooled)?;
+                let pooled = E::rounded(s, pooled, &mut pass.pooled_operand)?;
+                head.logits(&mut f, outputs, pooled, logits)
+            }
+            (Head::Classes(head), _) => {
+                let pooled = pass.pooled.slice_mut(..sequences * width)?;
+                self.config.pooling.forward(s, &batch, width, features, pooled)?;
+                let pooled = E::rounded(s, pooled, &mut pass.pooled_operand)?;
+                head.forward_f32(&mut f, sequences, pooled, None, logits)
+            }
+            (Head::Text(_), None) => unreachable!("the pass of a model that answers has texts"),
+        }
     }
 
-    /// Computes the loss, the gradient of the logits and the largest logits. The sum over sequences
-    /// is divided by `sequences`, which may be those of several batches.
+    /// Computes the loss, the gradient of the logits and the largest logits. The sum of the losses
+    /// is divided by `of`, the number of those of all batches.
     pub(crate) fn loss<S: Brand, E: Precision>(
         &self,
         s: &Stream<S>,
-        sequences: usize,
+        of: usize,
         pass: &mut PassOn<S, E>,
     ) -> thalweg::Result<()> {
         let classes = self.config.num_classes;
-        let b = pass.extent.labeled();
+        let b = pass.extent.losses();
         let n = b * classes;
         if pass.extent.padded {
             s.zero(pass.dlogits.slice_mut(n..n + classes)?)?;
         }
         let (logits, labels) = (pass.logits.slice(..n)?, pass.labels.slice(..b)?);
         let (losses, dlogits) = (pass.losses.slice_mut(..b)?, pass.dlogits.slice_mut(..n)?);
-        CrossEntropy::new(classes).forward(s, sequences, logits, labels, losses, dlogits)?;
+        CrossEntropy::new(classes).forward(s, of, logits, labels, losses, dlogits)?;
         sum_rows(s, [b as u32, 1], false, losses, &mut pass.parts, &mut pass.loss)?;
         argmax(s, b as u32, classes as u32, logits, pass.best.slice_mut(..b)?)
     }
@@ -495,21 +444,48 @@ impl Model {
         add: bool,
     ) -> thalweg::Result<()> {
         let TokenTransformerConfig { input_dim: inputs, embed_dim: width, num_classes: classes, .. } = self.config;
-        let Extent { rows, sequences, .. } = pass.extent;
-        let dlogits = pass.dlogits.slice(..sequences * classes)?;
+        let (Extent { rows, sequences, .. }, outputs) = (pass.extent, pass.extent.outputs());
+        let dlogits = pass.dlogits.slice(..outputs * classes)?;
         let dlogits = E::rounded(s, dlogits, &mut pass.dlogits_operand)?;
-        let pooled = E::operands(pass.pooled.slice(..sequences * width)?, &pass.pooled_operand);
         let mut b = BackwardPass::new(s, w, to, &mut scratch.sums).adding(add);
-        self.head.backward_weight(&mut b, sequences, pooled, dlogits)?;
-        let dpooled = pass.dpooled.slice_mut(..sequences * width)?;
-        self.head.backward_input_f32(&mut b, sequences, dlogits, dpooled)?;
         let batch = Sequences::new(rows, pass.cu_seqlens.slice(..=sequences)?);
-        self.config.pooling.backward(s, &batch, width, dpooled, scratch.blocks.features(rows)?)?;
+        match (&self.head, &mut pass.text, &mut scratch.decoder) {
+            (Head::Text(head), Some(text), Some(decoder)) => {
+                let n = outputs * head.config.text_embed_dim;
+                let pooled = E::operands(pass.pooled.slice(..n)?, &pass.pooled_operand);
+                let (seen, dpooled) =
+                    (Seen { extent: pass.extent, image_ends: batch.ends() }, pass.dpooled.slice_mut(..n)?);
+                let features = pass.activations.features(rows)?;
+                let learns = self.frozen != Some(Half::Encoder);
+                let dfeatures = if learns { Some(scratch.blocks.features(rows)?) } else { None };
+                head.backward(&mut b, &seen, pooled, dlogits, dpooled, text, decoder, features, dfeatures)?;
+                if !learns {
+                    return self.zero(s, 0..self.learned().start, to);
+                }
+            }
+            (Head::Classes(head), ..) => {
+                let pooled = E::operands(pass.pooled.slice(..sequences * width)?, &pass.pooled_operand);
+                head.backward_weight(&mut b, sequences, pooled, dlogits)?;
+                let dpooled = pass.dpooled.slice_mut(..sequences * width)?;
+                head.backward_input_f32(&mut b, sequences, dlogits, dpooled)?;
+                self.config.pooling.backward(s, &batch, width, dpooled, scratch.blocks.features(rows)?)?;
+            }
+            (Head::Text(_), ..) => unreachable!("the memory of a model that answers has that of texts"),
+        }
         self.blocks.backward(&mut b, &batch, &mut pass.activations, &mut scratch.blocks)?;
 
         let gradient = scratch.blocks.input(s, rows)?;
         let tokens = E::operands(pass.tokens.slice(..rows * inputs)?, &pass.operands);
         let position = pass.position.slice(..2 * rows)?;
         self.embedding.backward(&mut b, rows, tokens, position, gradient.dx, gradient.operands)
+    }
+
+    /// Makes the gradients of a range of the layout zero.
+    fn zero<S: Brand>(&self, s: &Stream<S>, range: Range<usize>, to: &mut dyn GradientSink<S>) -> thalweg::Result<()> {
+        for slot in self.layout.slots().iter().filter(|slot| range.contains(&slot.range.start)) {
+            s.zero(to.at(&slot.range)?)?;
+            to.done(&slot.range)?;
+        }
+        Ok(())
     }
 }

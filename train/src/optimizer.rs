@@ -178,7 +178,8 @@ impl AdamW {
         state: &mut AdamWStateOn<S>,
     ) -> thalweg::Result<()> {
         self.prepare(s, step, state)?;
-        Self::update_all(s, self.max_grad_norm, gradient, parameters.values_mut(), state)?;
+        let all = 0..parameters.values.len();
+        Self::update_all(s, self.max_grad_norm, all, gradient, parameters.values_mut(), state)?;
         parameters.round(s)
     }
 
@@ -197,19 +198,21 @@ impl AdamW {
         settings(s, decay as f32, rate as f32, root as f32, b1, b2, self.eps as f32, &mut state.settings)
     }
 
-    /// Updates the weights by their gradient, with at most `clip` as its norm. The weights change
-    /// by the last launch only.
+    /// Updates the weights of a range by their gradient, with at most `clip` as its norm. The
+    /// weights change by the last launch only.
     pub(crate) fn update_all<S: Brand>(
         s: &Stream<S>,
         clip: Option<f64>,
+        range: Range<usize>,
         gradient: &DeviceSlice<S, f32>,
         weights: &mut DeviceSlice<S, f32>,
         state: &mut AdamWStateOn<S>,
     ) -> thalweg::Result<()> {
+        let gradient = gradient.slice(range.clone())?;
         if let Some(most) = clip {
             state.clip(s, most, gradient)?;
         }
-        state.update(s, 0..weights.len(), gradient, weights)
+        state.update(s, range, gradient, weights)
     }
 }
 

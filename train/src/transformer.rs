@@ -7,16 +7,19 @@ use thalweg::{
     Brand, DeviceBuffer, Event, Graph, GraphCache, GraphWork, LiveBrand, PinnedBuffer, Resource, Ring, Stream,
 };
 
+use crate::batch::{DeviceBatch, Extent, HostBatch};
 use crate::error::{Error, Result};
 use crate::layers::{Weights, WeightsOn};
 use crate::layout::ParameterLayout;
 use crate::matmul_backend::MatmulBackend;
-use crate::model::{DeviceBatch, Extent, Model, Pass, PassOn, Scratch, ScratchOn, TokenBatch, TokenTransformerConfig};
+use crate::model::{Model, Pass, PassOn, Scratch, ScratchOn, TokenTransformerConfig};
 use crate::optimizer::{AdamW, AdamWState, AdamWStateOn};
 use crate::precision::Precision;
 use crate::tensors::Tensors;
+use crate::vision_language::{Half, VisionLanguageConfig};
 
-/// A transformer over sequences of tokens, with AdamW, on one stream.
+/// A transformer over sequences of tokens, with AdamW, on one stream: it learns classes, or to
+/// answer questions about images ([`answering`](Self::answering)).
 ///
 /// `E` is the precision: `f32`, or [`bf16`](thalweg::simt::bf16) for the operands of products and
 /// attention. The weights are `f32` with both.
@@ -63,7 +66,7 @@ pub struct TokenTransformer<S: LiveBrand, E: Precision> {
     /// It is empty after a failure of the device that lost the memory.
     pub(crate) state: Option<State<S, E>>,
     pub(crate) pass: Option<PassOn<S, E>>,
-    pub(crate) scratch: Option<(usize, ScratchOn<S, E>)>,
+    pub(crate) scratch: Option<(Extent, ScratchOn<S, E>)>,
     graphs: GraphCache<Shape, Graph<Whole<E>>>,
     pub(crate) products: MatmulBackend,
     /// The batches in flight of [`micro_batches`](fn@crate::overlap::micro_batches), and their
@@ -102,7 +105,8 @@ impl<E: Precision> GraphWork<Whole<E>> for Step<'_> {
         let (parameters, moments, pass, scratch) = whole;
         self.model.predict(s, parameters, pass)?;
         self.model.backward(s, parameters.view(), pass, scratch, &mut moments.gradient, false)?;
-        AdamW::update_all(s, self.clip, &moments.gradient, &mut parameters.values, &mut moments.adamw)
+        let learned = self.model.learned();
+        AdamW::update_all(s, self.clip, learned, &moments.gradient, &mut parameters.values, &mut moments.adamw)
     }
 }
 
@@ -116,7 +120,7 @@ impl Model {
     ) -> thalweg::Result<()> {
         parameters.round(s)?;
         self.forward(s, parameters.view(), pass)?;
-        self.loss(s, pass.extent.labeled(), pass)
+        self.loss(s, pass.extent.losses(), pass)
     }
 }
 
@@ -132,8 +136,8 @@ impl<S: LiveBrand, E: Precision> std::fmt::Debug for TokenTransformer<S, E> {
 #[derive(Debug)]
 pub struct Loss {
     numbers: Event<PinnedBuffer<f32>>,
-    /// The number of sequences that all ranks should have had together. Then the second number says
-    /// how many they had.
+    /// The number of losses, one for each sequence or each id that answers, that all ranks should
+    /// have had together. Then the second number says how many they had.
     sequences: Option<usize>,
 }
 
@@ -171,9 +175,10 @@ impl Loss {
 pub struct Evaluation {
     /// The mean cross-entropy, if the batch has labels.
     pub loss: Option<f32>,
-    /// The logits, [B, `num_classes`].
+    /// The logits, [B, `num_classes`]. Of a model that answers there is a row for each id of an
+    /// answer: that of the row before it, [A, `vocab_size`].
     pub logits: Vec<f32>,
-    /// The class with the largest logit of each sequence. Of equal ones it is the first.
+    /// The class, or the id, with the largest logit of each row. Of equal ones it is the first.
     pub predictions: Vec<i32>,
 }
 
@@ -188,12 +193,22 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
         Self::with(stream, model, &weights)
     }
 
-    /// Makes a model with the weights of a file (see [`TokenTransformerConfig::from_tensors`]).
+    /// Makes a vision-language model that learns from [`TextBatch`](crate::TextBatch)es, with random
+    /// weights. The same seed gives the weights of [`VisionLanguageConfig::init`].
+    ///
+    /// # Errors
+    /// The configuration makes no sense, or there is no memory.
+    pub fn answering(stream: &Stream<S>, config: VisionLanguageConfig, seed: u64) -> Result<Self> {
+        Self::from_tensors(stream, &config.init(seed)?)
+    }
+
+    /// Makes a model with the weights of a file (see [`TokenTransformerConfig::from_tensors`]). The
+    /// file of a vision-language model gives one that answers.
     ///
     /// # Errors
     /// A tensor is missing or has another shape, or there is no memory.
     pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
-        let model = Model::new(TokenTransformerConfig::from_tensors(file)?)?;
+        let model = Model::of(file)?;
         let weights = model.layout.flatten(file, "")?;
         Self::with(stream, model, &weights)
     }
@@ -250,6 +265,24 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
         &self.model.config
     }
 
+    /// Returns the shape of the vision-language model, if it is one. [`config`](Self::config) has
+    /// that of its encoder then.
+    #[must_use]
+    pub fn vision_language(&self) -> Option<&VisionLanguageConfig> {
+        self.model.texts()
+    }
+
+    /// Freezes a half of a vision-language model from the next step on, or none. Its weights stay,
+    /// and the norm of a gradient that is clipped is without them. A frozen encoder has no backward
+    /// pass.
+    ///
+    /// # Errors
+    /// The model learns classes.
+    pub fn freeze(&mut self, half: Option<Half>) -> Result<()> {
+        self.graphs.clear();
+        self.model.freeze(half)
+    }
+
     /// Returns where each tensor lies in the flat buffers.
     #[must_use]
     pub fn layout(&self) -> &ParameterLayout {
@@ -278,9 +311,8 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     /// # Errors
     /// The batch does not fit the model, there is no memory, or the device failed. The weights and
     /// the optimizer are then those of the step before.
-    pub fn step(&mut self, batch: &TokenBatch<'_>) -> Result<Loss> {
-        batch.check(&self.model.config, true)?;
-        let extent = Extent::of(batch);
+    pub fn step(&mut self, batch: &impl HostBatch) -> Result<Loss> {
+        let extent = self.model.check(batch, true)?;
         self.learn(extent, |s, pass| Ok(pass.upload(s, batch)?))
     }
 
@@ -294,8 +326,9 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     /// The lengths of the batch do not fit the model, there is no memory, or the device failed. The
     /// weights and the optimizer are then those of the step before.
     pub fn step_on(&mut self, batch: &DeviceBatch<'_, S>) -> Result<Loss> {
+        self.model.check_classes()?;
         let config = self.model.config;
-        let extent = batch.extent(&config)?;
+        let extent = batch.extent(config.input_dim)?;
         self.learn(extent, |s, pass| Ok(pass.take(s, &config, batch, extent)?))
     }
 
@@ -344,24 +377,27 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
             // As much as before at least: batches of many rows and batches of many sequences may
             // take turns.
             *pass = None; // its memory is free before the new one is allocated
-            *pass = Some(PassOn::new(s, *products, &model.config, before.map_or(extent, |room| extent.or(room)))?);
+            *pass = Some(model.pass(s, *products, before.map_or(extent, |room| extent.or(room)))?);
         }
-        if learns { self.make_scratch(extent.rows) } else { Ok(()) }
+        if learns { self.make_scratch(extent) } else { Ok(()) }
     }
 
-    /// Makes room for the gradients of `rows` rows.
-    pub(crate) fn make_scratch(&mut self, rows: usize) -> Result<()> {
-        if self.scratch.as_ref().is_none_or(|(room, _)| *room < rows) {
+    /// Makes room for the gradients of a batch.
+    pub(crate) fn make_scratch(&mut self, extent: Extent) -> Result<()> {
+        let before = self.scratch.as_ref().map(|(room, _)| *room);
+        if before.is_none_or(|room| !extent.fits(room)) {
             self.graphs.clear();
             self.scratch = None;
-            self.scratch = Some((rows, self.model.scratch(&self.stream, self.products, rows)?));
+            let room = before.map_or(extent, |room| extent.or(room));
+            self.scratch = Some((room, self.model.scratch(&self.stream, self.products, room)?));
         }
         Ok(())
     }
 
     /// Computes the logits and the loss of a batch from the host.
-    fn predict(&mut self, batch: &TokenBatch<'_>, learns: bool) -> Result<&mut PassOn<S, E>> {
-        self.make_room(Extent::of(batch), learns)?;
+    fn predict(&mut self, batch: &impl HostBatch, learns: bool) -> Result<&mut PassOn<S, E>> {
+        let extent = self.model.check(batch, learns)?;
+        self.make_room(extent, learns)?;
         let Self { stream: s, model, state: Some((parameters, _)), pass: Some(pass), .. } = self else {
             return Err(Error::Lost);
         };
@@ -379,15 +415,13 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     ///
     /// # Errors
     /// The batch does not fit the model, there is no memory, or the device failed.
-    pub fn evaluate(&mut self, batch: &TokenBatch<'_>) -> Result<Evaluation> {
-        batch.check(&self.model.config, false)?;
-        let (s, b, classes) = (self.stream, batch.sequences(), self.model.config.num_classes);
+    pub fn evaluate(&mut self, batch: &impl HostBatch) -> Result<Evaluation> {
+        let (s, classes) = (self.stream, self.model.config.num_classes);
+        let labeled = batch.texts().is_some() || !batch.sequences().labels.is_empty();
         let pass = self.predict(batch, false)?;
+        let b = pass.extent.losses();
         Ok(Evaluation {
-            loss: match batch.labels {
-                [] => None,
-                _ => Some(s.read_blocking(&pass.loss)?[0]),
-            },
+            loss: if labeled { Some(s.read_blocking(&pass.loss)?[0]) } else { None },
             logits: s.read_blocking(pass.logits.slice(..b * classes)?)?,
             predictions: s.read_blocking(pass.best.slice(..b)?)?,
         })
@@ -397,8 +431,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     ///
     /// # Errors
     /// The batch does not fit the model, there is no memory, or the device failed.
-    pub fn gradients(&mut self, batch: &TokenBatch<'_>) -> Result<Tensors> {
-        batch.check(&self.model.config, true)?;
+    pub fn gradients(&mut self, batch: &impl HostBatch) -> Result<Tensors> {
         self.predict(batch, true)?;
         let Self { stream: s, model, state: Some((parameters, moments)), pass, scratch, .. } = self else {
             return Err(Error::Lost);
@@ -416,7 +449,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     /// The device has failed.
     pub fn tensors(&self) -> Result<Tensors> {
         let mut tensors = Tensors::default();
-        self.model.config.describe(&mut tensors);
+        self.model.describe(&mut tensors);
         self.model.layout.unflatten(&self.stream.read_blocking(&self.state()?.0.values)?, "", &mut tensors);
         Ok(tensors)
     }

@@ -330,7 +330,7 @@ fn parts_may_be_unequal_or_empty() {
                 let end = from.get(rank.index() + 1).copied().unwrap_or(5);
                 let own = &samples[from[rank.index()]..end];
                 let loss = match (own, on_device) {
-                    ([], _) => model.step(&[], 5)?,
+                    ([], _) => model.step(&[] as &[TokenBatch<'_>], 5)?,
                     (_, false) => model.step(&[join(own).batch()], 5)?,
                     (_, true) => {
                         let Sample { tokens, position, cu_seqlens, labels } = join(own);

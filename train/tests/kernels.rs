@@ -192,8 +192,18 @@ struct Heads {
     heads: usize,
     size: usize,
     prefix: u32,
+    /// Whether each sequence has a prefix of its own.
+    each: bool,
     gap: usize,
     seed: u64,
+}
+
+impl Heads {
+    /// Returns the prefix of each sequence.
+    fn prefixes(&self) -> Vec<u32> {
+        let of = |b| if self.each { self.prefix.min(1000) + 3 * b as u32 } else { self.prefix };
+        (0..self.queries.len()).map(of).collect()
+    }
 }
 
 fn any_heads() -> impl Strategy<Value = Heads> {
@@ -205,7 +215,16 @@ fn any_heads() -> impl Strategy<Value = Heads> {
             let more =
                 queries.iter().enumerate().map(|(i, _)| if same { 0 } else { (seed as usize >> i) % 4 }).collect();
             // Heads of 64 elements begin at multiples of 16 bytes.
-            Heads { queries, more, heads, size, prefix, gap: if size == 64 { gap * 8 } else { gap }, seed }
+            Heads {
+                queries,
+                more,
+                heads,
+                size,
+                prefix,
+                each: seed & 1 == 1,
+                gap: if size == 64 { gap * 8 } else { gap },
+                seed,
+            }
         },
     )
 }
@@ -219,7 +238,7 @@ fn any_tiles() -> impl Strategy<Value = Heads> {
         |(queries, heads, prefix, gap, same, seed)| {
             let more = queries.iter().enumerate().map(|(i, _)| if same { 0 } else { (seed as usize >> i) % 70 });
             let more = more.collect();
-            Heads { queries, more, heads, size: 64, prefix, gap: gap * 8, seed }
+            Heads { queries, more, heads, size: 64, prefix, each: seed & 1 == 1, gap: gap * 8, seed }
         },
     )
 }
@@ -236,7 +255,7 @@ fn ends(lengths: impl IntoIterator<Item = usize>) -> Vec<i32> {
 #[allow(clippy::too_many_arguments)]
 fn weights(
     (cu_q, cu_k): (&[i32], &[i32]),
-    prefix: u32,
+    prefixes: &[u32],
     size: usize,
     row: usize,
     q: impl Fn(usize, usize) -> f64,
@@ -246,7 +265,7 @@ fn weights(
     let (start, keys) = (cu_k[sequence] as usize, (cu_k[sequence + 1] - cu_k[sequence]) as usize);
     let queries = (cu_q[sequence + 1] - cu_q[sequence]) as usize;
     let place = row - cu_q[sequence] as usize + keys - queries;
-    let sees = |j: &usize| *j <= place || (*j as u32) < prefix;
+    let sees = |j: &usize| *j <= place || (*j as u32) < prefixes[sequence];
     let score = |j: usize| (0..size).map(|c| q(row, c) * k(start + j, c)).sum::<f64>() / (size as f64).sqrt();
     let scores: Vec<_> = (0..keys).filter(sees).map(|j| (start + j, score(j))).collect();
     let most = scores.iter().map(|s| s.1).fold(f64::NEG_INFINITY, f64::max);
@@ -255,7 +274,8 @@ fn weights(
 }
 
 fn attends<T: Activation>(case: &Heads) {
-    let &Heads { ref queries, ref more, heads, size, prefix, gap, seed } = case;
+    let &Heads { ref queries, ref more, heads, size, prefix, each, gap, seed } = case;
+    let prefixes = case.prefixes();
     let mut random = Random(seed);
     let (cu_q, cu_k) = (ends(queries.iter().copied()), ends(queries.iter().zip(more).map(|(q, m)| q + m)));
     let (rows, keys) = (cu_q[queries.len()] as usize, cu_k[queries.len()] as usize);
@@ -268,8 +288,14 @@ fn attends<T: Activation>(case: &Heads) {
     for head in 0..heads {
         for row in 0..rows {
             let at = |x: &[f64], stride: usize, r: usize, c: usize| x[r * stride + head * size + c];
-            let p =
-                weights((&cu_q, &cu_k), prefix, size, row, |r, c| at(&wide_q, qs, r, c), |r, c| at(&wide_k, ks, r, c));
+            let p = weights(
+                (&cu_q, &cu_k),
+                &prefixes,
+                size,
+                row,
+                |r, c| at(&wide_q, qs, r, c),
+                |r, c| at(&wide_k, ks, r, c),
+            );
             for c in 0..size {
                 let parts = p.iter().map(|&(j, p)| p * at(&wide_v, ks, j, c));
                 let place = row * width + head * size + c;
@@ -279,11 +305,13 @@ fn attends<T: Activation>(case: &Heads) {
     }
     on_each_device(|s| {
         let (mut got, mut logs) = (room::<_, T>(s, rows * width), room::<_, f32>(s, rows * heads));
+        let prefixes = up(s, &prefixes.iter().map(|p| *p as i32).collect::<Vec<_>>());
         let (cu_q, cu_k, q, k, v) = (up(s, &cu_q), up(s, &cu_k), up(s, &q), up(s, &k), up(s, &v));
         let attention = Attention {
             rows: [rows as u32, keys as u32],
             heads: [heads as u32, size as u32],
             prefix,
+            prefixes: each.then_some(&prefixes),
             cu_q: &cu_q,
             cu_k: &cu_k,
             q: &q,
@@ -299,7 +327,8 @@ fn attends<T: Activation>(case: &Heads) {
 }
 
 fn attends_backward<T: Activation>(case: &Heads) {
-    let &Heads { ref queries, heads, size, prefix, seed, .. } = case;
+    let &Heads { ref queries, heads, size, prefix, each, seed, .. } = case;
+    let prefixes = case.prefixes();
     let mut random = Random(seed);
     let cu = ends(queries.iter().copied());
     let rows = cu[queries.len()] as usize;
@@ -313,7 +342,7 @@ fn attends_backward<T: Activation>(case: &Heads) {
     for head in 0..heads {
         let at = |part: usize, r: usize, c: usize| r * 3 * width + part * width + head * size + c;
         for row in 0..rows {
-            let p = weights((&cu, &cu), prefix, size, row, |r, c| x[at(0, r, c)], |r, c| x[at(1, r, c)]);
+            let p = weights((&cu, &cu), &prefixes, size, row, |r, c| x[at(0, r, c)], |r, c| x[at(1, r, c)]);
             let d = |c: usize| wide_dout[row * width + head * size + c];
             let dp: Vec<f64> = p.iter().map(|&(j, _)| (0..size).map(|c| d(c) * x[at(2, j, c)]).sum()).collect();
             let mean: f64 = p.iter().zip(&dp).map(|(p, dp)| p.1 * dp).sum();
@@ -334,12 +363,14 @@ fn attends_backward<T: Activation>(case: &Heads) {
     }
     on_each_device(|s| {
         let (qkv, dout, cu) = (up(s, &qkv), up(s, &dout), up(s, &cu));
+        let prefixes = up(s, &prefixes.iter().map(|p| *p as i32).collect::<Vec<_>>());
         let (mut got, mut logs) = (room::<_, T>(s, rows * width), room::<_, f32>(s, rows * heads));
         let (mut deltas, mut d) = (room::<_, f32>(s, rows * heads), room::<_, T>(s, 3 * rows * width));
         let attention = Attention {
             rows: [rows as u32; 2],
             heads: [heads as u32, size as u32],
             prefix,
+            prefixes: each.then_some(&prefixes),
             cu_q: &cu,
             cu_k: &cu,
             q: &qkv,
@@ -355,6 +386,7 @@ fn attends_backward<T: Activation>(case: &Heads) {
             rows: rows as u32,
             heads: [heads as u32, size as u32],
             prefix,
+            prefixes: each.then_some(&prefixes),
             cu_seqlens: &cu,
             qkv: &qkv,
             out: &got,
@@ -770,6 +802,7 @@ fn inside<S: LiveBrand, T: Activation>(s: &Stream<S>, cu: [i32; 4], rows: usize,
         rows: [rows as u32; 2],
         heads: [heads as u32, size as u32],
         prefix: 2,
+        prefixes: None,
         cu_q: &cu,
         cu_k: &cu,
         q: &qkv,
@@ -784,6 +817,7 @@ fn inside<S: LiveBrand, T: Activation>(s: &Stream<S>, cu: [i32; 4], rows: usize,
         rows: rows as u32,
         heads: [heads as u32, size as u32],
         prefix: 2,
+        prefixes: None,
         cu_seqlens: &cu,
         qkv: &qkv,
         out: &out,
@@ -811,6 +845,7 @@ fn what_a_kernel_cannot_do_is_refused() {
             rows: [2, 2],
             heads: [1, size],
             prefix: u32::MAX,
+            prefixes: None,
             cu_q: &cu,
             cu_k: &cu,
             q: &x,

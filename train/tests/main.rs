@@ -1,6 +1,7 @@
 //! Layers, models, optimizer, checkpoints and ranks. The overlap patterns are in `tests/overlap`:
 //! they measure what a device does, and have it to themselves.
 
+mod answers;
 mod data_parallel;
 mod distributed;
 mod golden;

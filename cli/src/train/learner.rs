@@ -3,7 +3,7 @@
 use thalweg::{Activity, LiveBrand, Timeline};
 use thalweg_collective::{BucketSizes, Comm};
 use thalweg_train::overlap::DataParallel;
-use thalweg_train::{Loss, Precision, TokenTransformer};
+use thalweg_train::{Loss, Precision, TokenBatch, TokenTransformer};
 
 use super::TESTED;
 use super::data::{Packed, Tokens};
@@ -56,7 +56,7 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> Learner<C, S, E> {
             loss = Some(match self {
                 Self::Alone(model, _) => model.step(&packed.batch()),
                 // The last batch may have fewer images than there are ranks.
-                Self::Together(model) if own.is_empty() => model.step(&[], images.len()),
+                Self::Together(model) if own.is_empty() => model.step(&[] as &[TokenBatch<'_>], images.len()),
                 Self::Together(model) => model.step(&[packed.batch()], images.len()),
             });
             Ok(())

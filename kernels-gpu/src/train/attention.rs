@@ -22,7 +22,7 @@
 //!
 //! - **Who sees what**: query `i` of a sequence sees the keys before `prefix`, and those up to its
 //!   own place. With a `prefix` that is as long as the sequence, it sees all. If there are more
-//!   keys than queries, the queries are the last rows.
+//!   keys than queries, the queries are the last rows. Each sequence may have a prefix of its own.
 //! - **No shared memory and no barriers**: threads are independent, so the CPU device runs them in
 //!   a plain loop.
 //! - **Heads of 64 elements in `bf16` have kernels of their own**, in `flash_attention.rs`, and `D`
@@ -64,6 +64,16 @@ impl Span {
     }
 }
 
+/// Returns how many keys of a sequence each of its queries sees: its own number, or that of all.
+///
+/// # Safety
+/// If `each`, `prefixes` has an element for the sequence.
+#[inline(always)]
+pub(super) unsafe fn prefix_of(cx: impl Simt, each: bool, prefixes: In<i32>, all: u32, sequence: u32) -> u32 {
+    // SAFETY: The caller promises the element.
+    if each { unsafe { prefixes.get(cx, sequence) as u32 } } else { all }
+}
+
 /// Returns how many keys the query at `place` of its sequence sees.
 #[inline(always)]
 pub(super) fn seen(place: u32, prefix: u32, queries: u32, keys: u32) -> u32 {
@@ -86,9 +96,9 @@ kernel! {
     /// Computes attention for heads of as many elements as the name says, or fewer if that is
     /// not 64, and keeps the logarithm of each query's sum.
     pub(super) unsafe fn attention<E: Stored, const D: usize, const EXACT: bool>(
-        cx: impl Simt, rows: u32, keys: u32, heads: u32, size: u32, sequences: u32, prefix: u32, q_stride: u32,
-        k_stride: u32, vector: bool, scale: f32, cu_q: In<i32>, cu_k: In<i32>, q: In<E>, k: In<E>, v: In<E>,
-        out: Out<E>, logs: Out<f32>,
+        cx: impl Simt, rows: u32, keys: u32, heads: u32, size: u32, sequences: u32, prefix: u32, each: bool,
+        q_stride: u32, k_stride: u32, vector: bool, scale: f32, prefixes: In<i32>, cu_q: In<i32>, cu_k: In<i32>,
+        q: In<E>, k: In<E>, v: In<E>, out: Out<E>, logs: Out<f32>,
     )
     instances {
         attention_16_f32 = <f32, 16, false>,
@@ -99,7 +109,7 @@ kernel! {
     }
     require {
         (1..=D).contains(&size), heads >= 1, sequences >= 1, keys <= 1 << 30, rows * heads <= 1 << 31,
-        cu_q.len() == sequences + 1, cu_k.len() == sequences + 1,
+        cu_q.len() == sequences + 1, cu_k.len() == sequences + 1, !each || prefixes.len() == sequences,
         holds(q.len(), rows, heads * size, q_stride), holds(k.len(), keys, heads * size, k_stride),
         holds(v.len(), keys, heads * size, k_stride), out.len() == rows * heads * size,
         logs.len() == rows * heads,
@@ -118,6 +128,7 @@ kernel! {
         let (head, row) = (i / rows, i % rows);
         let sequence = sequence_of(row, sequences, |s| cu_q.get(cx, s) as u32);
         let (mine, theirs) = (Span::new(cx, cu_q, sequence, rows), Span::new(cx, cu_k, sequence, keys));
+        let prefix = prefix_of(cx, each, prefixes, prefix, sequence);
         let limit = seen(row.saturating_sub(mine.start), prefix, mine.len, theirs.len);
         let at = head as usize * size as usize;
         let part = |start: In<E>, stride| Rows { start: start.as_ptr().wrapping_add(at), stride, size, vector };
@@ -154,8 +165,9 @@ kernel! {
     /// Computes the gradients of Q, K and V, which lie side by side in each row, as their
     /// gradients do.
     pub(super) unsafe fn attention_backward<E: Stored, const D: usize, const PART: usize, const EXACT: bool>(
-        cx: impl Simt, rows: u32, heads: u32, size: u32, sequences: u32, prefix: u32, vector: bool, scale: f32,
-        cu_seqlens: In<i32>, qkv: In<E>, dout: In<E>, logs: In<f32>, deltas: In<f32>, dqkv: Out<E>,
+        cx: impl Simt, rows: u32, heads: u32, size: u32, sequences: u32, prefix: u32, each: bool, vector: bool,
+        scale: f32, prefixes: In<i32>, cu_seqlens: In<i32>, qkv: In<E>, dout: In<E>, logs: In<f32>, deltas: In<f32>,
+        dqkv: Out<E>,
     )
     instances {
         attention_16_backward_f32 = <f32, 16, 16, false>,
@@ -167,7 +179,7 @@ kernel! {
     require {
         (1..=D).contains(&size), heads >= 1, sequences >= 1, rows <= 1 << 30, rows * heads <= 1 << 31,
         3 * heads * size < 1 << 32,
-        cu_seqlens.len() == sequences + 1, qkv.len() == 3 * rows * heads * size,
+        cu_seqlens.len() == sequences + 1, !each || prefixes.len() == sequences, qkv.len() == 3 * rows * heads * size,
         dout.len() == rows * heads * size, logs.len() == rows * heads, deltas.len() == rows * heads,
         dqkv.len() == qkv.len(),
         vector || !EXACT,
@@ -184,6 +196,7 @@ kernel! {
         let (head, row) = (i / rows, i % rows);
         let sequence = sequence_of(row, sequences, |s| cu_seqlens.get(cx, s) as u32);
         let span = Span::new(cx, cu_seqlens, sequence, rows);
+        let prefix = prefix_of(cx, each, prefixes, prefix, sequence);
         let place = row.saturating_sub(span.start);
         let width = heads * size;
         let at = head as usize * size as usize;

@@ -36,7 +36,7 @@ use thalweg_simt::{Cooperative, In, SharedMemory, Simt, bf16x2, kernel};
 
 #[cfg(not(target_arch = "nvptx64"))]
 use super::attention::holds;
-use super::attention::{LOG2_E, Span, first_that_sees, seen};
+use super::attention::{LOG2_E, Span, first_that_sees, prefix_of, seen};
 #[cfg(not(target_arch = "nvptx64"))]
 use super::number::Stored;
 use super::sequences::sequence_of;
@@ -283,13 +283,13 @@ fn add(sums: &mut [f32; SIZE as usize], weight: f32, v: &[f32; SIZE as usize]) {
 kernel! {
     /// Computes attention, and keeps the logarithm of each query's sum.
     pub(super) unsafe fn attention_64_bf16(
-        cx: impl Cooperative, rows: u32, keys: u32, heads: u32, sequences: u32, prefix: u32, q_stride: u32,
-        k_stride: u32, scale: f32, cu_q: In<i32>, cu_k: In<i32>, q: In<u16>, k: In<u16>, v: In<u16>, out: Out<u16>,
-        logs: Out<f32>,
+        cx: impl Cooperative, rows: u32, keys: u32, heads: u32, sequences: u32, prefix: u32, each: bool,
+        q_stride: u32, k_stride: u32, scale: f32, prefixes: In<i32>, cu_q: In<i32>, cu_k: In<i32>, q: In<u16>,
+        k: In<u16>, v: In<u16>, out: Out<u16>, logs: Out<f32>,
     )
     require {
         (1..=65535).contains(&heads), sequences >= 1, keys <= 1 << 30, rows * heads <= 1 << 31,
-        cu_q.len() == sequences + 1, cu_k.len() == sequences + 1,
+        cu_q.len() == sequences + 1, cu_k.len() == sequences + 1, !each || prefixes.len() == sequences,
         holds(q.len(), rows, heads * SIZE, q_stride), holds(k.len(), keys, heads * SIZE, k_stride),
         holds(v.len(), keys, heads * SIZE, k_stride), out.len() == rows * heads * SIZE, logs.len() == rows * heads,
         q_stride.is_multiple_of(8), k_stride.is_multiple_of(8), q.is_aligned(16), k.is_aligned(16), v.is_aligned(16), out.is_aligned(16)
@@ -298,6 +298,7 @@ kernel! {
     cpu {
         let (sequence, tile) = tile_of(cx, cu_q, sequences);
         let (mine, theirs) = (Span::new(cx, cu_q, sequence, rows), Span::new(cx, cu_k, sequence, keys));
+        let prefix = prefix_of(cx, each, prefixes, prefix, sequence);
         let at = cx.block_idx().y as usize * SIZE as usize;
         let part = |start: In<u16>, stride| Head { start: start.as_ptr().wrapping_add(at), stride };
         let (q, k, v) = (part(q, q_stride), part(k, k_stride), part(v, k_stride));
@@ -328,6 +329,7 @@ kernel! {
     {
         let (sequence, tile) = tile_of(cx, cu_q, sequences);
         let (mine, theirs) = (Span::new(cx, cu_q, sequence, rows), Span::new(cx, cu_k, sequence, keys));
+        let prefix = prefix_of(cx, each, prefixes, prefix, sequence);
         if tile >= mine.len.div_ceil(ROWS) {
             return;
         }
@@ -465,13 +467,14 @@ kernel! {
 kernel! {
     /// Computes the gradient of Q, which lies beside those of K and V in each row.
     pub(super) unsafe fn attention_64_queries_bf16(
-        cx: impl Cooperative, rows: u32, heads: u32, sequences: u32, prefix: u32, scale: f32, cu_seqlens: In<i32>,
+        cx: impl Cooperative, rows: u32, heads: u32, sequences: u32, prefix: u32, each: bool, scale: f32,
+        prefixes: In<i32>, cu_seqlens: In<i32>,
         qkv: In<u16>, dout: In<u16>, logs: In<f32>, deltas: In<f32>, dq: Out<u16>,
     )
     require {
         (1..=65535).contains(&heads), sequences >= 1, rows <= 1 << 30, rows * heads <= 1 << 31,
         3 * heads * SIZE < 1 << 32,
-        cu_seqlens.len() == sequences + 1, qkv.len() == 3 * rows * heads * SIZE, dout.len() == rows * heads * SIZE,
+        cu_seqlens.len() == sequences + 1, !each || prefixes.len() == sequences, qkv.len() == 3 * rows * heads * SIZE, dout.len() == rows * heads * SIZE,
         logs.len() == rows * heads, deltas.len() == rows * heads, dq.len() == qkv.len(),
         qkv.is_aligned(16), dout.is_aligned(16), dq.is_aligned(16)
     }
@@ -479,6 +482,7 @@ kernel! {
     cpu {
         let (sequence, tile) = tile_of(cx, cu_seqlens, sequences);
         let span = Span::new(cx, cu_seqlens, sequence, rows);
+        let prefix = prefix_of(cx, each, prefixes, prefix, sequence);
         let (head, width) = (cx.block_idx().y, heads * SIZE);
         let at = head as usize * SIZE as usize;
         let part = |k: usize| Head { start: qkv.as_ptr().wrapping_add(k * width as usize + at), stride: 3 * width };
@@ -506,6 +510,7 @@ kernel! {
     {
         let (sequence, tile) = tile_of(cx, cu_seqlens, sequences);
         let span = Span::new(cx, cu_seqlens, sequence, rows);
+        let prefix = prefix_of(cx, each, prefixes, prefix, sequence);
         if tile >= span.len.div_ceil(ROWS) {
             return;
         }
@@ -601,13 +606,14 @@ kernel! {
 kernel! {
     /// Computes the gradients of K and V, which lie beside that of Q in each row.
     pub(super) unsafe fn attention_64_keys_bf16(
-        cx: impl Cooperative, rows: u32, heads: u32, sequences: u32, prefix: u32, scale: f32, cu_seqlens: In<i32>,
+        cx: impl Cooperative, rows: u32, heads: u32, sequences: u32, prefix: u32, each: bool, scale: f32,
+        prefixes: In<i32>, cu_seqlens: In<i32>,
         qkv: In<u16>, dout: In<u16>, logs: In<f32>, deltas: In<f32>, dkv: Out<u16>,
     )
     require {
         (1..=65535).contains(&heads), sequences >= 1, rows <= 1 << 30, rows * heads <= 1 << 31,
         3 * heads * SIZE < 1 << 32,
-        cu_seqlens.len() == sequences + 1, qkv.len() == 3 * rows * heads * SIZE, dout.len() == rows * heads * SIZE,
+        cu_seqlens.len() == sequences + 1, !each || prefixes.len() == sequences, qkv.len() == 3 * rows * heads * SIZE, dout.len() == rows * heads * SIZE,
         logs.len() == rows * heads, deltas.len() == rows * heads, dkv.len() == qkv.len(),
         qkv.is_aligned(16), dout.is_aligned(16), dkv.is_aligned(16)
     }
@@ -615,6 +621,7 @@ kernel! {
     cpu {
         let (sequence, tile) = tile_of(cx, cu_seqlens, sequences);
         let span = Span::new(cx, cu_seqlens, sequence, rows);
+        let prefix = prefix_of(cx, each, prefixes, prefix, sequence);
         let (head, width) = (cx.block_idx().y, heads * SIZE);
         let at = head as usize * SIZE as usize;
         let part = |k: usize| Head { start: qkv.as_ptr().wrapping_add(k * width as usize + at), stride: 3 * width };
@@ -645,6 +652,7 @@ kernel! {
     {
         let (sequence, tile) = tile_of(cx, cu_seqlens, sequences);
         let span = Span::new(cx, cu_seqlens, sequence, rows);
+        let prefix = prefix_of(cx, each, prefixes, prefix, sequence);
         if tile >= span.len.div_ceil(ROWS) {
             return;
         }

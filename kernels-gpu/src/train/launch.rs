@@ -22,6 +22,8 @@ pub struct Attention<'a, S, E> {
     /// The number of keys of its sequence that each query sees whatever its place is. A query also
     /// sees the keys up to its own place. `u32::MAX` lets all see all, and 0 is causal.
     pub prefix: u32,
+    /// A number for each sequence instead, \[B\].
+    pub prefixes: Option<&'a DeviceSlice<S, i32>>,
     /// The starts and the end of the sequences of queries, [B + 1].
     pub cu_q: &'a DeviceSlice<S, i32>,
     /// The starts and the end of the sequences of keys, [B + 1].
@@ -51,6 +53,8 @@ pub struct AttentionBackward<'a, S, E> {
     pub heads: [u32; 2],
     /// As in [`Attention`].
     pub prefix: u32,
+    /// As in [`Attention`].
+    pub prefixes: Option<&'a DeviceSlice<S, i32>>,
     /// The starts and the end of the sequences, [B + 1].
     pub cu_seqlens: &'a DeviceSlice<S, i32>,
     /// Queries, keys and values, [rows, 3, heads, size].
@@ -224,10 +228,12 @@ macro_rules! numbers {
             fn attention<S, L: Launch<S> + ?Sized>(on: &L, a: Attention<'_, S, Self>) -> Result<(), L::Error> {
                 let [[rows, keys], [count, size], [q_stride, k_stride]] = [a.rows, a.heads, a.strides];
                 let sequences = (a.cu_q.len() as u32).wrapping_sub(1);
+                let (each, prefixes) = (a.prefixes.is_some(), a.prefixes.unwrap_or(a.cu_q));
                 $(if size == 64 {
                     return flash_attention::$tiles(
-                        on, rows, keys, count, sequences, a.prefix, q_stride, k_stride, scale(size), a.cu_q, a.cu_k,
-                        a.q.cast::<$e>(), a.k.cast::<$e>(), a.v.cast::<$e>(), a.out.cast_mut::<$e>(), a.logs,
+                        on, rows, keys, count, sequences, a.prefix, each, q_stride, k_stride, scale(size), prefixes,
+                        a.cu_q, a.cu_k, a.q.cast::<$e>(), a.k.cast::<$e>(), a.v.cast::<$e>(), a.out.cast_mut::<$e>(),
+                        a.logs,
                     );
                 })?
                 let addresses = [a.q.device_ptr(), a.k.device_ptr(), a.v.device_ptr(), a.out.device_ptr()];
@@ -237,8 +243,8 @@ macro_rules! numbers {
                     _ => return Err(no_kernel("attention", &a)),
                 };
                 launch(
-                    on, rows, keys, count, size, sequences, a.prefix, q_stride, k_stride, vector, scale(size), a.cu_q,
-                    a.cu_k, a.q.cast::<$e>(), a.k.cast::<$e>(), a.v.cast::<$e>(), a.out.cast_mut::<$e>(), a.logs,
+                    on, rows, keys, count, size, sequences, a.prefix, each, q_stride, k_stride, vector, scale(size),
+                    prefixes, a.cu_q, a.cu_k, a.q.cast::<$e>(), a.k.cast::<$e>(), a.v.cast::<$e>(), a.out.cast_mut::<$e>(), a.logs,
                 )
             }
             fn attention_backward<S, L: Launch<S> + ?Sized>(
@@ -246,6 +252,7 @@ macro_rules! numbers {
             ) -> Result<(), L::Error> {
                 let [count, size] = a.heads;
                 let sequences = (a.cu_seqlens.len() as u32).wrapping_sub(1);
+                let (each, prefixes) = (a.prefixes.is_some(), a.prefixes.unwrap_or(a.cu_seqlens));
                 let (qkv, out, dout) = (a.qkv.cast::<$e>(), a.out.cast::<$e>(), a.dout.cast::<$e>());
                 $(if size == 64 {
                     match (words(a.out), words(a.dout)) {
@@ -255,10 +262,12 @@ macro_rules! numbers {
                     let (rows, prefix, cu) = (a.rows, a.prefix, a.cu_seqlens);
                     let dqkv = a.dqkv.cast_mut::<$e>();
                     flash_attention::$queries(
-                        on, rows, count, sequences, prefix, scale(size), cu, qkv, dout, a.logs, a.deltas, &mut *dqkv,
+                        on, rows, count, sequences, prefix, each, scale(size), prefixes, cu, qkv, dout, a.logs, a.deltas,
+                        &mut *dqkv,
                     )?;
                     return flash_attention::$keys(
-                        on, rows, count, sequences, prefix, scale(size), cu, qkv, dout, a.logs, a.deltas, dqkv,
+                        on, rows, count, sequences, prefix, each, scale(size), prefixes, cu, qkv, dout, a.logs, a.deltas,
+                        dqkv,
                     );
                 })?
                 let vector = [$($d),*].contains(&size) && aligned(&[a.qkv.device_ptr(), a.dout.device_ptr(), a.dqkv.device_ptr()]);
@@ -268,8 +277,8 @@ macro_rules! numbers {
                 };
                 heads::deltas(on, a.rows, count, size, out, dout, a.deltas)?;
                 launch(
-                    on, a.rows, count, size, sequences, a.prefix, vector, scale(size), a.cu_seqlens, qkv,
-                    dout, a.logs, a.deltas, a.dqkv.cast_mut::<$e>(),
+                    on, a.rows, count, size, sequences, a.prefix, each, vector, scale(size), prefixes, a.cu_seqlens,
+                    qkv, dout, a.logs, a.deltas, a.dqkv.cast_mut::<$e>(),
                 )
             }
         }

@@ -11,6 +11,9 @@
 //! | [`gelu_backward_columns`], [`round_columns`] | sums over rows of what they compute for each element |
 //! | [`gradient_norm`], [`settings`], [`adamw`], [`adamw_bf16`] | the optimizer over all weights at once |
 //! | [`patches`], [`positions`], [`text`] | what images and text begin with |
+//! | [`join_ends`], [`join_rows`], [`image_rows`] | images and texts as the sequences of one decoder |
+//! | [`answer_rows`], [`answer_rows_backward`] | the rows whose next id is learned |
+//! | [`place_gradients`], [`id_chains`], [`id_gradients`] | the gradients of what texts begin with |
 //! | [`round`] | numbers rounded to `bf16` |
 //!
 //! Activations are `f32` or `bf16` ([`TrainElement`]); all sums, statistics, weights and gradients
@@ -22,6 +25,7 @@ mod attention;
 mod columns;
 mod embed;
 mod flash_attention;
+mod joined;
 #[cfg(not(target_arch = "nvptx64"))]
 mod launch;
 mod loss;
@@ -35,6 +39,9 @@ mod sequences;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use self::{
     embed::{positions, text},
+    joined::{
+        answer_rows, answer_rows_backward, id_chains, id_gradients, image_rows, join_ends, join_rows, place_gradients,
+    },
     launch::{
         Attention, AttentionBackward, GROUPS, TrainElement, adamw_bf16, attention, attention_backward, cross_entropy,
         gelu, gelu_backward, gelu_backward_columns, gradient_norm, norm, norm_backward, norm_columns, patches,

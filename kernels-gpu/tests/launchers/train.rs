@@ -5,11 +5,13 @@ use thalweg_kernels::train::{self, Attention, AttentionBackward, GROUPS, PARTS, 
 use thalweg_simt::bf16;
 
 use super::Launcher;
-use super::trial::{Number, Trial};
+use super::trial::{Number, Piece, Trial};
 
 pub(crate) const TRAIN: &[Launcher] = &[
     Launcher { name: "adamw", cases: 60, run: adamw },
     Launcher { name: "adamw_bf16", cases: 90, run: adamw_bf16 },
+    Launcher { name: "answer_rows", cases: 90, run: answer_rows },
+    Launcher { name: "answer_rows_backward", cases: 90, run: answer_rows_backward },
     Launcher { name: "argmax", cases: 90, run: argmax },
     Launcher { name: "attention", cases: 480, run: |t| of_type(t, attention::<f32>, attention::<bf16>) },
     Launcher { name: "attention_backward", cases: 300, run: |t| of_type(t, backward::<f32>, backward::<bf16>) },
@@ -23,10 +25,16 @@ pub(crate) const TRAIN: &[Launcher] = &[
         run: |t| of_type(t, gelu_columns::<f32>, gelu_columns::<bf16>),
     },
     Launcher { name: "gradient_norm", cases: 60, run: gradient_norm },
+    Launcher { name: "id_chains", cases: 60, run: id_chains },
+    Launcher { name: "id_gradients", cases: 90, run: id_gradients },
+    Launcher { name: "image_rows", cases: 60, run: image_rows },
+    Launcher { name: "join_ends", cases: 30, run: join_ends },
+    Launcher { name: "join_rows", cases: 90, run: join_rows },
     Launcher { name: "norm", cases: 60, run: |t| of_type(t, norm::<f32>, norm::<bf16>) },
     Launcher { name: "norm_backward", cases: 40, run: norm_backward },
     Launcher { name: "norm_columns", cases: 90, run: norm_columns },
     Launcher { name: "patches", cases: 90, run: |t| of_type(t, patches::<f32>, patches::<bf16>) },
+    Launcher { name: "place_gradients", cases: 60, run: place_gradients },
     Launcher { name: "pool", cases: 180, run: pool },
     Launcher { name: "pool_backward", cases: 180, run: pool_backward },
     Launcher { name: "positions", cases: 90, run: positions },
@@ -132,6 +140,12 @@ fn heads(t: &Trial<'_, '_>) -> [u32; 2] {
     [t.within(1, 2), t.pick(&[1, 5, 16, 17, 32, 64, 64, 64, 33])]
 }
 
+/// A number of keys for each sequence, or none.
+fn prefixes<'l>(t: &Trial<'_, 'l>, sequences: u32) -> Result<Option<Piece<'l, i32>>> {
+    let each = (0..sequences).map(|_| t.below(200)).collect();
+    t.flip().then(|| t.signed(each)).transpose()
+}
+
 /// How many keys a query sees at least.
 fn prefix(t: &Trial<'_, '_>) -> u32 {
     t.pick(&[0, 3, 100, u32::MAX])
@@ -147,12 +161,14 @@ fn attention<E: train::TrainElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
     let q = t.numbers::<E>(len(rows, strides[0]))?;
     let (k, v) = (t.numbers::<E>(len(keys, strides[1]))?, t.numbers::<E>(len(keys, strides[1]))?);
     let (mut out, mut logs) = (t.room::<E>((rows * width) as usize)?, t.room((rows * count) as usize)?);
+    let prefixes = prefixes(t, sequences)?;
     train::attention(
         t,
         Attention {
             rows: [rows, keys],
             heads: [count, size],
             prefix: prefix(t),
+            prefixes: prefixes.as_deref(),
             cu_q: &cu_q,
             cu_k: &cu_k,
             q: &q,
@@ -168,7 +184,8 @@ fn attention<E: train::TrainElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
 fn backward<E: train::TrainElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
     let (rows, [count, size]) = (t.pick(&[0, 1, 20, 70, 150]), heads(t));
     let n = (rows * count * size) as usize;
-    let cu_seqlens = t.bounds(t.within(1, 4), rows)?;
+    let sequences = t.within(1, 4);
+    let (cu_seqlens, prefixes) = (t.bounds(sequences, rows)?, prefixes(t, sequences)?);
     let (qkv, out, dout) = (t.numbers::<E>(3 * n)?, t.numbers::<E>(n)?, t.numbers::<E>(n)?);
     let logs = t.numbers((rows * count) as usize)?;
     let (mut deltas, mut dqkv) = (t.room((rows * count) as usize)?, t.room::<E>(3 * n)?);
@@ -178,6 +195,7 @@ fn backward<E: train::TrainElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
             rows,
             heads: [count, size],
             prefix: prefix(t),
+            prefixes: prefixes.as_deref(),
             cu_seqlens: &cu_seqlens,
             qkv: &qkv,
             out: &out,
@@ -238,6 +256,92 @@ fn text(t: &Trial<'_, '_>) -> Result<()> {
     let (table, position) = (t.numbers((ids * columns) as usize)?, t.numbers((places * columns) as usize)?);
     let mut y = t.room((tokens * columns) as usize)?;
     train::text(t, tokens, ids, places, columns, start, &id, &table, &position, &mut y)
+}
+
+/// Images, texts and answers as rows, columns and sequences.
+fn joined(t: &Trial<'_, '_>) -> [u32; 5] {
+    [t.below(40), t.below(40), t.below(40), t.pick(&[1, 3, 64, 130]), t.within(1, 4)]
+}
+
+fn join_ends(t: &Trial<'_, '_>) -> Result<()> {
+    let [images, texts, _, _, b] = joined(t);
+    let (ends, question) = ((b + 1) as usize, t.signed((0..b).map(|_| t.below(20)).collect())?);
+    let (image_ends, text_ends) = (t.bounds(b, images)?, t.bounds(b, texts)?);
+    let (mut all, mut rows, mut answers) = (t.room(ends)?, t.room(b as usize)?, t.room(ends)?);
+    train::join_ends(t, b, &image_ends, &text_ends, &question, &mut all, &mut rows, &mut answers)
+}
+
+fn join_rows(t: &Trial<'_, '_>) -> Result<()> {
+    let ([images, texts, _, c, b], ids, places) = (joined(t), t.below(30), t.below(30));
+    let (image_ends, text_ends) = (t.bounds(b, images)?, t.bounds(b, texts)?);
+    let (image, id) = (t.numbers((images * c) as usize)?, t.signed((0..texts).map(|_| t.below(30)).collect())?);
+    let (table, position) = (t.numbers((ids * c) as usize)?, t.numbers((places * c) as usize)?);
+    let mut y = t.room(((images + texts) * c) as usize)?;
+    let ends = (&image_ends, &text_ends);
+    train::join_rows(t, images, texts, c, b, ids, places, ends.0, ends.1, &image, &id, &table, &position, &mut y)
+}
+
+fn image_rows(t: &Trial<'_, '_>) -> Result<()> {
+    let [images, texts, _, c, b] = joined(t);
+    let (image_ends, text_ends) = (t.bounds(b, images)?, t.bounds(b, texts)?);
+    let (x, mut y) = (t.numbers(((images + texts) * c) as usize)?, t.room((images * c) as usize)?);
+    train::image_rows(t, images, texts, c, b, &image_ends, &text_ends, &x, &mut y)
+}
+
+fn answer_rows(t: &Trial<'_, '_>) -> Result<()> {
+    let [images, texts, answers, c, b] = joined(t);
+    let (image_ends, text_ends, ends) = (t.bounds(b, images)?, t.bounds(b, texts)?, t.bounds(b, answers)?);
+    let question = t.signed((0..b).map(|_| t.below(20)).collect())?;
+    let (id, x) = (t.signed((0..texts).map(|_| t.below(30)).collect())?, t.numbers(((images + texts) * c) as usize)?);
+    let (mut labels, mut y) = (t.room(answers as usize)?, t.room((answers * c) as usize)?);
+    let shape = [images + texts, texts, answers, c, b];
+    let [rows, texts, answers, c, b] = shape;
+    train::answer_rows(
+        t,
+        rows,
+        texts,
+        answers,
+        c,
+        b,
+        &image_ends,
+        &text_ends,
+        &ends,
+        &question,
+        &id,
+        &x,
+        &mut labels,
+        &mut y,
+    )
+}
+
+fn answer_rows_backward(t: &Trial<'_, '_>) -> Result<()> {
+    let [images, texts, answers, c, b] = joined(t);
+    let (image_ends, text_ends, ends) = (t.bounds(b, images)?, t.bounds(b, texts)?, t.bounds(b, answers)?);
+    let question = t.signed((0..b).map(|_| t.below(20)).collect())?;
+    let (dy, mut dx) = (t.numbers((answers * c) as usize)?, t.room(((images + texts) * c) as usize)?);
+    let rows = images + texts;
+    train::answer_rows_backward(t, rows, answers, c, b, &image_ends, &text_ends, &ends, &question, &dy, &mut dx)
+}
+
+fn place_gradients(t: &Trial<'_, '_>) -> Result<()> {
+    let ([images, texts, places, c, b], add) = (joined(t), t.flip());
+    let (image_ends, text_ends) = (t.bounds(b, images)?, t.bounds(b, texts)?);
+    let (dx, mut dw) = (t.numbers(((images + texts) * c) as usize)?, t.old(add, (places * c) as usize)?);
+    train::place_gradients(t, images + texts, c, places, b, add, &image_ends, &text_ends, &dx, &mut dw)
+}
+
+fn id_chains(t: &Trial<'_, '_>) -> Result<()> {
+    let (ids, texts) = (t.below(40), t.below(40));
+    let id = t.signed((0..texts).map(|_| t.below(9)).collect())?;
+    train::id_chains(t, ids, texts, &id, &mut t.room((ids + texts) as usize)?)
+}
+
+fn id_gradients(t: &Trial<'_, '_>) -> Result<()> {
+    let [images, texts, ids, c, b] = joined(t);
+    let (image_ends, text_ends) = (t.bounds(b, images)?, t.bounds(b, texts)?);
+    let next = t.given(&(0..ids + texts).map(|_| t.below(50)).collect::<Vec<_>>())?;
+    let (dx, mut dw) = (t.numbers(((images + texts) * c) as usize)?, t.numbers((ids * c) as usize)?);
+    train::id_gradients(t, images, texts, c, ids, b, &image_ends, &text_ends, &next, &dx, &mut dw)
 }
 
 fn gradient_norm(t: &Trial<'_, '_>) -> Result<()> {

@@ -8,8 +8,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use thalweg::{Device, DeviceKind, Timeline};
-use thalweg_train::{MatmulBackend, Result, Tensors};
+use thalweg::{Device, DeviceKind, LiveBrand, Timeline};
+use thalweg_train::{AdamW, HostBatch, MatmulBackend, Precision, Result, Tensors, TokenTransformer};
 
 pub use command_line::{CommandLine, TIMELINE, Usage};
 
@@ -112,6 +112,44 @@ pub fn files(line: &CommandLine, of_tests: [PathBuf; 2]) -> [PathBuf; 2] {
         [a, b] => [a, b].map(PathBuf::from),
         _ => command_line::refuse("expected two files, or none; --help says which"),
     }
+}
+
+/// The options of the examples that take steps on one batch.
+pub const COMPARED: &[Usage] = &[
+    ("--steps N", "the steps (default: 3)"),
+    ("--lr RATE", "the learning rate (default: 0.001)"),
+    ("--weight-decay RATE", "the weight decay (default: 0.05)"),
+    PRECISION,
+    ("--out RESULT", "write logits, losses, gradients and weights here"),
+];
+
+/// Takes steps on one batch, and writes logits and gradients before the first one, all losses and
+/// the weights after the last one.
+pub fn take_steps<S: LiveBrand, E: Precision>(
+    line: &CommandLine,
+    model: &mut TokenTransformer<S, E>,
+    batch: &impl HostBatch,
+) -> Result<()> {
+    let (steps, lr) = (line.value("--steps").unwrap_or(3), line.value("--lr").unwrap_or(1e-3));
+    *model.optimizer_mut() =
+        AdamW::default().with_lr(lr).with_weight_decay(line.value("--weight-decay").unwrap_or(0.05));
+    let mut result = Tensors::default();
+    let (logits, classes) = (model.evaluate(batch)?.logits, model.config().num_classes);
+    result.insert("logits", &[logits.len() / classes, classes], logits);
+    for (name, tensor) in model.gradients(batch)?.tensors {
+        result.tensors.insert(format!("grad.{name}"), tensor);
+    }
+    let start = Instant::now();
+    let losses = (0..steps).map(|_| model.step(batch)).collect::<Result<Vec<_>>>()?;
+    let mut losses = losses.into_iter().map(|loss| loss.item()).collect::<Result<Vec<_>>>()?;
+    let took = start.elapsed();
+    losses.push(model.evaluate(batch)?.loss.expect("the batch has labels"));
+    println!("{steps} steps on {} in {took:.1?}, losses {losses:?}", model.stream().device().name());
+    result.insert("losses", &[losses.len()], losses);
+    for (name, tensor) in model.tensors()?.tensors {
+        result.tensors.insert(format!("step{steps}.{name}"), tensor);
+    }
+    line.text("--out").map_or(Ok(()), |out| result.save(out))
 }
 
 /// Returns the device of `THALWEG_DEVICE`, or the best one, and prints it.

@@ -119,7 +119,7 @@ impl SelfAttention {
         residual: Option<&DeviceSlice<S, f32>>,
         y: &mut DeviceSlice<S, f32>,
     ) -> thalweg::Result<()> {
-        let &Sequences { rows, prefix, cu_seqlens: cu_q, before, cu_all: cu_k } = batch;
+        let &Sequences { rows, prefix, prefixes, cu_seqlens: cu_q, before, cu_all: cu_k } = batch;
         let (width, all) = (self.proj.outputs(), before + rows);
         self.qkv.forward(pass, rows, x, kept.qkv.slice_mut(3 * before * width..)?)?;
         let qkv = &*kept.qkv;
@@ -129,6 +129,7 @@ impl SelfAttention {
                 rows: [rows as u32, all as u32],
                 heads: self.heads(),
                 prefix,
+                prefixes,
                 cu_q,
                 cu_k,
                 q: qkv.slice(3 * before * width..)?,
@@ -158,7 +159,7 @@ impl SelfAttention {
         scratch: &mut AttentionScratch<'_, S, E>,
         dx: &mut DeviceSlice<S, f32>,
     ) -> thalweg::Result<()> {
-        let &Sequences { rows, prefix, cu_seqlens, .. } = batch;
+        let &Sequences { rows, prefix, prefixes, cu_seqlens, .. } = batch;
         self.proj.backward_weight(pass, rows, kept.out, dy)?;
         self.proj.backward_input(pass, rows, dy, scratch.dout)?;
         attention_backward(
@@ -167,6 +168,7 @@ impl SelfAttention {
                 rows: rows as u32,
                 heads: self.heads(),
                 prefix,
+                prefixes,
                 cu_seqlens,
                 qkv: kept.qkv,
                 out: kept.out,

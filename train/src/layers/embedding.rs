@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use thalweg::{Brand, DeviceSlice, Stream};
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut};
-use thalweg_kernels::train::{patches, positions, products_with_two, text};
+use thalweg_kernels::train::{
+    id_chains, id_gradients, join_rows, patches, place_gradients, positions, products_with_two, text,
+};
 
 use super::{BackwardPass, ForwardPass, Linear};
 use crate::error::Result;
@@ -94,8 +96,25 @@ impl TokenEmbedding {
     }
 }
 
+/// The rows of images and texts as the sequences of a decoder: sequence `b` has those of image `b`,
+/// then those of text `b`.
+pub(crate) struct JoinedRows<'a, S> {
+    /// The number of image rows.
+    pub(crate) images: usize,
+    pub(crate) image_ends: &'a DeviceSlice<S, i32>,
+    pub(crate) text_ends: &'a DeviceSlice<S, i32>,
+    pub(crate) ids: &'a DeviceSlice<S, i32>,
+}
+
+impl<S> JoinedRows<'_, S> {
+    /// Returns the numbers of image rows, text rows and sequences.
+    fn extents(&self) -> [u32; 3] {
+        [self.images, self.ids.len(), self.image_ends.len().saturating_sub(1)].map(|extent| extent as u32)
+    }
+}
+
 /// Rows from ids: a table of a row for each id, and one of a row for each place in the text. The
-/// table also makes the logits. It has no gradient.
+/// table also makes the logits.
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
@@ -174,6 +193,64 @@ impl TextEmbedding {
         let table = Matrix::new(pass.weights.operands.slice(self.token.clone())?, self.ids, self.width).transposed();
         let (x, logits) = (Matrix::new(x, rows, self.width), MatrixMut::new(logits, rows, self.ids));
         E::wide(pass.stream, pass.matmul, x, table, &Epilogue::default(), logits)
+    }
+
+    /// Computes the rows `x` [image and text rows, width] that enter a decoder. `image` are those
+    /// of the images, [image rows, width].
+    pub(crate) fn join<S: Brand, E: Precision>(
+        &self,
+        pass: &ForwardPass<'_, S, E>,
+        joined: &JoinedRows<'_, S>,
+        image: &DeviceSlice<S, f32>,
+        x: &mut DeviceSlice<S, f32>,
+    ) -> thalweg::Result<()> {
+        let w = pass.weights.values;
+        let (table, position) = (w.slice(self.token.clone())?, w.slice(self.position.clone())?);
+        let ([r, u, b], [v, l, c]) = (joined.extents(), self.extents());
+        let JoinedRows { image_ends, text_ends, ids, .. } = joined;
+        join_rows(pass.stream, r, u, c, b, v, l, image_ends, text_ends, image, ids, table, position, x)
+    }
+
+    fn extents(&self) -> [u32; 3] {
+        [self.ids, self.places, self.width].map(|extent| extent as u32)
+    }
+
+    /// Computes the gradient of the table as that of the logits, and the gradient `dx` of the rows
+    /// `x` [rows, width]. [`backward`](Self::backward) adds that of the rows of ids.
+    pub(crate) fn backward_logits<S: Brand, E: Precision>(
+        &self,
+        pass: &mut BackwardPass<'_, S, E>,
+        rows: usize,
+        x: &DeviceSlice<S, E>,
+        dlogits: &DeviceSlice<S, E>,
+        dx: &mut DeviceSlice<S, f32>,
+    ) -> thalweg::Result<()> {
+        let BackwardPass { stream: s, weights, gradients, matmul, add, .. } = pass;
+        let (d, x) = (Matrix::new(dlogits, rows, self.ids), Matrix::new(x, rows, self.width));
+        let dw = MatrixMut::new(gradients.at(&self.token)?, self.ids, self.width);
+        E::wide(s, matmul, d.transposed(), x, &Epilogue { accumulate: *add, ..Default::default() }, dw)?;
+        let (d, table) = (Matrix::new(dlogits, rows, self.ids), weights.operands.slice(self.token.clone())?);
+        let (table, dx) = (Matrix::new(table, self.ids, self.width), MatrixMut::new(dx, rows, self.width));
+        E::wide(s, matmul, d, table, &Epilogue::default(), dx)
+    }
+
+    /// Computes the gradients of both tables from that of the joined rows, `dx`. `next` is room for
+    /// an element for each id and each text row.
+    pub(crate) fn backward<S: Brand, E: Precision>(
+        &self,
+        pass: &mut BackwardPass<'_, S, E>,
+        joined: &JoinedRows<'_, S>,
+        dx: &DeviceSlice<S, f32>,
+        next: &mut DeviceSlice<S, u32>,
+    ) -> thalweg::Result<()> {
+        let BackwardPass { stream: s, gradients, add, .. } = pass;
+        let ([r, u, b], [v, l, c]) = (joined.extents(), self.extents());
+        let &JoinedRows { image_ends, text_ends, ids, .. } = joined;
+        place_gradients(*s, r + u, c, l, b, *add, image_ends, text_ends, dx, gradients.at(&self.position)?)?;
+        gradients.done(&self.position)?;
+        id_chains(*s, v, u, ids, next)?;
+        id_gradients(*s, r, u, c, v, b, image_ends, text_ends, next, dx, gradients.at(&self.token)?)?;
+        gradients.done(&self.token)
     }
 }
 

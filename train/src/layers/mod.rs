@@ -68,6 +68,7 @@ mod transformer;
 mod weights;
 
 pub use attention::{AttentionBuffers, AttentionScratch, SelfAttention};
+pub(crate) use embedding::JoinedRows;
 pub(crate) use embedding::patches_of;
 pub use embedding::{PatchEmbedding, TextEmbedding, TokenEmbedding};
 pub use gelu::Gelu;

@@ -8,6 +8,7 @@ use thalweg::DeviceSlice;
 pub struct Sequences<'a, S> {
     pub(crate) rows: usize,
     pub(crate) prefix: u32,
+    pub(crate) prefixes: Option<&'a DeviceSlice<S, i32>>,
     pub(crate) cu_seqlens: &'a DeviceSlice<S, i32>,
     /// The rows before these, and where the sequences of all rows begin and end.
     pub(crate) before: usize,
@@ -20,7 +21,7 @@ impl<'a, S> Sequences<'a, S> {
     /// its sequence.
     #[must_use]
     pub fn new(rows: usize, cu_seqlens: &'a DeviceSlice<S, i32>) -> Self {
-        Self { rows, prefix: u32::MAX, cu_seqlens, before: 0, cu_all: cu_seqlens }
+        Self { rows, prefix: u32::MAX, prefixes: None, cu_seqlens, before: 0, cu_all: cu_seqlens }
     }
 
     /// Lets each row see the first `prefix` rows of its sequence, and those up to itself. With 0,
@@ -30,11 +31,21 @@ impl<'a, S> Sequences<'a, S> {
         Self { prefix, ..self }
     }
 
+    /// Does the same with a number for each sequence, \[B\].
+    #[must_use]
+    pub fn with_prefixes(self, prefixes: &'a DeviceSlice<S, i32>) -> Self {
+        Self { prefixes: Some(prefixes), ..self }
+    }
+
     /// Says that the rows follow `before` rows of the same sequence, whose queries, keys and values
     /// the buffers of the attention have. `cu_all` has the start and the end of all rows.
     #[must_use]
     pub fn behind(self, before: usize, cu_all: &'a DeviceSlice<S, i32>) -> Self {
         Self { before, cu_all, ..self }
+    }
+
+    pub(crate) fn ends(&self) -> &'a DeviceSlice<S, i32> {
+        self.cu_seqlens
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -255,6 +255,11 @@ impl<S: Brand, E: Precision> TransformerScratchOn<S, E> {
         Ok(self.dn.slice_mut(..rows * self.width)?)
     }
 
+    /// Returns the gradient of the rows that entered the blocks after [`Transformer::backward`].
+    pub(crate) fn rows(&self, rows: usize) -> thalweg::Result<&DeviceSlice<S, f32>> {
+        Ok(self.dx.slice(..rows * self.width)?)
+    }
+
     /// Returns the gradient of the rows that entered the blocks after [`Transformer::backward`],
     /// and enqueues its rounding to operands.
     ///

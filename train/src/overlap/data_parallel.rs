@@ -19,10 +19,11 @@ use thalweg_collective::{Backward, BucketGradient, BucketSizes, Comm, Gradients,
 use thalweg_kernels::train::sum_rows;
 
 use super::trainable::Trainable;
+use crate::batch::{DeviceBatch, Extent, HostBatch};
 use crate::error::{Error, Result};
 use crate::layers::GradientSink;
 use crate::layout::ParameterLayout;
-use crate::model::{DeviceBatch, Extent, PassOn, TokenBatch};
+use crate::model::PassOn;
 use crate::precision::Precision;
 use crate::transformer::{Loss, TokenTransformer};
 
@@ -85,7 +86,7 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
         let s = model.stream;
         let layout = &model.model.layout;
         // Heads, eps and the like are part of it: with others the ranks compute other gradients.
-        let shape = format!("{:?} {:?}", model.model.config, layout.slots());
+        let shape = format!("{:?} {:?} {:?}", model.model.config, model.vision_language(), layout.slots());
         comm.verify_equal("the shape of the model", hash(shape.bytes().map(u64::from)))?;
         let starts = starts(layout).collect();
         let mut lens = layout.lens();
@@ -106,7 +107,8 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
     /// rank's sequences. If there are several, their gradients are added first and then reduced
     /// once. If there are none, the rank takes part with gradients of zero, as it must if the ranks
     /// do not have equally many batches. `sequences` is the number of sequences of all ranks
-    /// together, the same on every rank.
+    /// together, or of a model that answers the number of ids of all answers
+    /// ([`TextBatch::answers`](crate::TextBatch::answers)), the same on every rank.
     ///
     /// The loss is the mean over all of them, the same on every rank. The update is that of one
     /// rank with all sequences, up to the rounding of sums, and has the same bits on every rank.
@@ -116,11 +118,8 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
     /// memory, or the ranks or the device have failed. After a failure of the ranks, go on from a
     /// checkpoint. If `sequences` is not the number of sequences of all ranks, [`Loss::item`] says
     /// so.
-    pub fn step(&mut self, batches: &[TokenBatch<'_>], sequences: usize) -> Result<Loss> {
-        for batch in batches {
-            batch.check(self.model.config(), true)?;
-        }
-        let extents: Vec<Extent> = batches.iter().map(Extent::of).collect();
+    pub fn step(&mut self, batches: &[impl HostBatch], sequences: usize) -> Result<Loss> {
+        let extents = batches.iter().map(|batch| self.model.model.check(batch, true)).collect::<Result<Vec<_>>>()?;
         self.learn(&extents, sequences, |s, k, pass| Ok(pass.upload(s, &batches[k])?))
     }
 
@@ -131,8 +130,9 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
     /// # Errors
     /// The errors of [`step`](Self::step).
     pub fn step_on(&mut self, batch: &DeviceBatch<'_, S>, sequences: usize) -> Result<Loss> {
+        self.model.model.check_classes()?;
         let config = *self.model.config();
-        let extent = batch.extent(&config)?;
+        let extent = batch.extent(config.input_dim)?;
         self.learn(&[extent], sequences, |s, _, pass| Ok(pass.take(s, &config, batch, extent)?))
     }
 
@@ -143,7 +143,7 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
         sequences: usize,
         mut fill: impl FnMut(&Stream<S>, usize, &mut PassOn<S, E>) -> Result<()>,
     ) -> Result<Loss> {
-        let own: usize = extents.iter().map(|extent| extent.labeled()).sum();
+        let own: usize = extents.iter().map(|extent| extent.losses()).sum();
         if sequences == 0 || sequences < own {
             return Err(Error::Batch(format!("{own} sequences of {sequences} in {} batches", extents.len())));
         }
@@ -185,21 +185,21 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
         }
         sink.finish()?;
         ran?;
-        let clip = optimizer.max_grad_norm;
+        let (clip, learned) = (optimizer.max_grad_norm, net.learned());
         let whole = backward.finish(|elements, sums| {
             // The loss lies behind the last gradient.
-            let range = elements.start.min(n)..elements.end.min(n);
+            let range = elements.start.max(learned.start)..elements.end.min(learned.end);
             if clip.is_none() && !range.is_empty() {
-                let sums = sums.slice(..range.len())?;
+                let sums = sums.slice(range.start - elements.start..range.end - elements.start)?;
                 moments.adamw.update(&s, range, sums, &mut parameters.values)?;
             }
             Ok::<_, Error>(())
         })?;
         if let Some(most) = clip {
             // The norm is that of all gradients.
-            let sums = whole.slice(..n)?;
+            let sums = whole.slice(learned.clone())?;
             moments.adamw.clip(&s, most, sums)?;
-            moments.adamw.update(&s, 0..n, sums, &mut parameters.values)?;
+            moments.adamw.update(&s, learned, sums, &mut parameters.values)?;
         }
         s.copy_to_host(whole.slice(n..n + 2)?, &mut loss)?;
         *gradients = Some(whole);

@@ -10,9 +10,9 @@ use std::ops::Range;
 use thalweg::overlap::stages;
 use thalweg::{Activity, DeviceBuffer, Event, LiveBrand, Resource, Ring, Stream, Timeline};
 
+use crate::batch::{DeviceBatch, upload};
 use crate::encoder::ImageEncoder;
 use crate::error::{Error, Result};
-use crate::model::{DeviceBatch, upload};
 use crate::precision::Precision;
 use crate::transformer::{Loss, TokenTransformer};
 

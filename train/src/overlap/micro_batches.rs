@@ -14,8 +14,9 @@ use thalweg::overlap::stages;
 use thalweg::{Activity, LiveBrand, Ring, Stream, Timeline};
 use thalweg_kernels::train::sum_rows;
 
+use crate::batch::{Extent, HostBatch, MicroBatch};
 use crate::error::{Error, Result};
-use crate::model::{Extent, MicroBatch, PassOn, TokenBatch};
+use crate::model::PassOn;
 use crate::optimizer::AdamW;
 use crate::precision::Precision;
 use crate::transformer::{Loss, MomentsOn, TokenTransformer};
@@ -65,7 +66,7 @@ pub fn micro_batches<F: LiveBrand, S: LiveBrand, E: Precision>(
     forward: &Stream<F>,
     model: &mut TokenTransformer<S, E>,
     slots: usize,
-    batches: &[TokenBatch<'_>],
+    batches: &[impl HostBatch],
     timeline: &Timeline,
 ) -> Result<Loss> {
     watched(forward, model, slots, batches, timeline, |_, _| ())
@@ -78,14 +79,11 @@ pub fn watched<F: LiveBrand, S: LiveBrand, E: Precision>(
     forward: &Stream<F>,
     model: &mut TokenTransformer<S, E>,
     slots: usize,
-    batches: &[TokenBatch<'_>],
+    batches: &[impl HostBatch],
     timeline: &Timeline,
     before: impl Fn(bool, usize),
 ) -> Result<Loss> {
-    for batch in batches {
-        batch.check(model.config(), true)?;
-    }
-    let extents: Vec<_> = batches.iter().map(Extent::of).collect();
+    let extents = batches.iter().map(|batch| model.model.check(batch, true)).collect::<Result<Vec<_>>>()?;
     let fill = |s: &Stream<F>, k: usize, pass: &mut PassOn<F, E>| Ok(pass.upload(s, &batches[k])?);
     accumulate((forward, forward), model, slots, &extents, fill, timeline, before)
 }
@@ -112,7 +110,9 @@ pub fn micro_batches_from<P: LiveBrand, F: LiveBrand, S: LiveBrand, E: Precision
     if let Some([rows, sequences]) = batches.iter().find(|[rows, sequences]| *sequences == 0 || rows < sequences) {
         return Err(Error::Batch(format!("{rows} tokens in {sequences} sequences")));
     }
-    let extents: Vec<_> = batches.iter().map(|&[rows, sequences]| Extent { rows, sequences, padded: false }).collect();
+    let extents: Vec<_> =
+        batches.iter().map(|&[rows, sequences]| Extent { rows, sequences, ..Extent::default() }).collect();
+    model.model.check_classes()?;
     let inputs = model.config().input_dim;
     let fill = |s: &Stream<P>, k: usize, pass: &mut PassOn<P, E>| input(s, k, pass.input(inputs, extents[k])?);
     accumulate((prepare, forward), model, slots, &extents, fill, timeline, |_, _| ())
@@ -132,7 +132,7 @@ fn accumulate<P: LiveBrand, F: LiveBrand, S: LiveBrand, E: Precision>(
     let (Some(most), 1..) = (most, slots) else {
         return Err(Error::Batch(format!("{} batches in {slots} slots", batches.len())));
     };
-    let sequences = batches.iter().map(|extent| extent.sequences).sum();
+    let losses = batches.iter().map(|extent| extent.losses()).sum();
     let s = model.stream;
     for device in [prepare.device(), forward.device()] {
         if device != s.device() {
@@ -142,7 +142,7 @@ fn accumulate<P: LiveBrand, F: LiveBrand, S: LiveBrand, E: Precision>(
         }
     }
     let mut loss = s.bind(s.device().pinned::<f32>(1)?)?;
-    model.make_scratch(most.rows)?;
+    model.make_scratch(most)?;
     make_slots(forward, model, slots, most)?;
 
     let TokenTransformer { model: net, optimizer, steps, state, scratch, passes, .. } = model;
@@ -164,7 +164,7 @@ fn accumulate<P: LiveBrand, F: LiveBrand, S: LiveBrand, E: Precision>(
             .step(forward, Activity::Compute, |s, k, pass| {
                 before(false, k);
                 net.forward(s, there.view(), pass)?;
-                Ok(net.loss(s, sequences, pass)?)
+                Ok(net.loss(s, losses, pass)?)
             })
             .step(&s, Activity::Compute, |s, k, pass| {
                 before(true, k);
@@ -178,7 +178,7 @@ fn accumulate<P: LiveBrand, F: LiveBrand, S: LiveBrand, E: Precision>(
     let updated = ran.and_then(|()| {
         timeline.span(&s, Activity::Compute, "update", || {
             let MomentsOn { adamw, gradient, .. } = &mut moments;
-            AdamW::update_all(&s, optimizer.max_grad_norm, gradient, &mut parameters.values, adamw)
+            AdamW::update_all(&s, optimizer.max_grad_norm, net.learned(), gradient, &mut parameters.values, adamw)
         })?;
         *steps += 1;
         Ok(s.copy_to_host(&moments.loss, &mut loss)?)
@@ -202,7 +202,7 @@ fn make_slots<F: LiveBrand, S: LiveBrand, E: Precision>(
     }
     passes.truncate(slots);
     while passes.len() < slots {
-        let pass = PassOn::new(forward, model.products, &model.model.config, *room)?;
+        let pass = model.model.pass(forward, model.products, *room)?;
         passes.extend([forward.record(pass)?]);
     }
     Ok(())

@@ -29,7 +29,7 @@ pub mod texture_prefetch;
 pub mod trainable;
 pub mod vlm_pipeline;
 
-pub use crate::model::MicroBatch;
+pub use crate::batch::MicroBatch;
 #[cfg(feature = "vision")]
 pub use augment_train::{Augmented, AugmentedOn, augment_train};
 #[cfg(feature = "collective")]

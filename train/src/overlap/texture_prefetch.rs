@@ -17,8 +17,8 @@ use thalweg::{Activity, DeviceBuffer, Event, LiveBrand, Resource, Ring, Size, St
 use thalweg_vision::{DeviceTokenValues, Pipeline, Workspace, layout};
 
 use super::trainable::Trainable;
+use crate::batch::DeviceBatch;
 use crate::error::{Error, Result};
-use crate::model::DeviceBatch;
 use crate::transformer::Loss;
 
 /// A slot of [`texture_prefetch`](fn@texture_prefetch): a batch of photographs on its way. On a

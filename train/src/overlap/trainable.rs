@@ -2,8 +2,8 @@
 
 use thalweg::{LiveBrand, Stream};
 
+use crate::batch::DeviceBatch;
 use crate::error::Result;
-use crate::model::DeviceBatch;
 use crate::precision::Precision;
 use crate::transformer::{Loss, TokenTransformer};
 

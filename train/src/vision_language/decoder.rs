@@ -6,6 +6,7 @@ use thalweg::{Brand, DeviceBuffer, DeviceSlice, Graph, GraphCache, GraphWork, Li
 use thalweg_kernels::train::argmax;
 
 use super::VisionLanguageConfig;
+use crate::batch::upload;
 use crate::error::{Error, Result};
 use crate::layers::{
     ForwardPass, Sequences, TextEmbedding, Transformer, TransformerActivations, TransformerActivationsOn, Weights,
@@ -13,25 +14,23 @@ use crate::layers::{
 };
 use crate::layout::ParameterLayout;
 use crate::matmul_backend::{Matmul, MatmulBackend, MatmulOn};
-use crate::model::upload;
 use crate::precision::Precision;
 use crate::tensors::Tensors;
 
 /// The places of the decoder's weights.
 #[derive(Clone, Debug)]
-pub(super) struct Decoder {
-    pub(super) layout: ParameterLayout,
-    embedding: TextEmbedding,
-    blocks: Transformer,
+pub(crate) struct Decoder {
+    pub(super) embedding: TextEmbedding,
+    pub(super) blocks: Transformer,
 }
 
 impl Decoder {
-    pub(super) fn new(config: VisionLanguageConfig) -> Result<Self> {
-        let mut layout = ParameterLayout::default();
+    /// Adds the tensors to a layout.
+    pub(crate) fn new(layout: &mut ParameterLayout, config: VisionLanguageConfig) -> Result<Self> {
         let VisionLanguageConfig { vocab_size, max_tokens, text_embed_dim: width, .. } = config;
-        let embedding = TextEmbedding::new(&mut layout, "decoder.", vocab_size, max_tokens, width)?;
-        let blocks = Transformer::new(&mut layout, "decoder.", config.decoder())?;
-        Ok(Self { layout, embedding, blocks })
+        let embedding = TextEmbedding::new(layout, "decoder.", vocab_size, max_tokens, width)?;
+        let blocks = Transformer::new(layout, "decoder.", config.decoder())?;
+        Ok(Self { embedding, blocks })
     }
 }
 
@@ -123,8 +122,9 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
     /// A tensor is missing or has another shape, or there is no memory.
     pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
         let config = VisionLanguageConfig::from_tensors(file)?;
-        let model = Decoder::new(config)?;
-        let weights = Some(WeightsOn::new(stream, &model.layout.flatten(file, "")?)?);
+        let mut layout = ParameterLayout::default();
+        let model = Decoder::new(&mut layout, config)?;
+        let weights = Some(WeightsOn::new(stream, &layout.flatten(file, "")?)?);
         Ok(Self { stream: *stream, config, model, weights, decoding: None, graphs: GraphCache::default() })
     }
 

@@ -1,10 +1,12 @@
 //! The small vision-language model: a token transformer that encodes an image, and a decoder that
-//! writes text about it, with a key-value cache.
+//! writes text about it, with a key-value cache. `learning` is how it learns to.
 
 mod decoder;
+mod learning;
 
 use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Resource, Stream};
 
+use crate::batch::upload;
 use crate::error::{Error, Result};
 use crate::layers::{
     ForwardPass, Gelu, Linear, Pooling, Sequences, TokenEmbedding, Transformer, TransformerActivations,
@@ -12,11 +14,13 @@ use crate::layers::{
 };
 use crate::layout::ParameterLayout;
 use crate::matmul_backend::{Matmul, MatmulBackend, MatmulOn};
-use crate::model::{blocks, metadata, number, upload};
+use crate::metadata::{blocks, metadata, number};
 use crate::precision::Precision;
 use crate::tensors::Tensors;
-use decoder::Decoder;
+pub(crate) use decoder::Decoder;
 pub use decoder::TextDecoder;
+pub use learning::Half;
+pub(crate) use learning::{Seen, TextHead, TextPass, TextPassOn};
 
 /// The number of tokens that [`VisionLanguage::generate`] enqueues before it looks for the end of
 /// the text.
@@ -108,9 +112,18 @@ impl VisionLanguageConfig {
     pub fn init(self, seed: u64) -> Result<Tensors> {
         self.check()?;
         let mut file = Tensors::default();
-        for (part, layout) in [Encoder::new(self)?.layout, Decoder::new(self)?.layout].iter().enumerate() {
+        let [mut encoder, mut decoder] = [ParameterLayout::default(), ParameterLayout::default()];
+        Encoder::new(&mut encoder, self)?;
+        Decoder::new(&mut decoder, self)?;
+        for (part, layout) in [encoder, decoder].iter().enumerate() {
             layout.unflatten(&layout.init(seed.wrapping_add(part as u64 * 0x5851_f42d_4c95_7f2d))?, "", &mut file);
         }
+        self.describe(&mut file);
+        Ok(file)
+    }
+
+    /// Writes what [`from_tensors`](Self::from_tensors) reads from the metadata.
+    pub(crate) fn describe(&self, file: &mut Tensors) {
         let gelu = if self.gelu == Gelu::Tanh { "tanh" } else { "erf" };
         for (key, value) in [
             ("heads", self.num_heads.to_string()),
@@ -122,10 +135,9 @@ impl VisionLanguageConfig {
         ] {
             file.metadata.insert(key.into(), value);
         }
-        Ok(file)
     }
 
-    fn check(self) -> Result<Self> {
+    pub(crate) fn check(self) -> Result<Self> {
         self.encoder().check()?;
         self.decoder().check()?;
         let Self { input_dim: inputs, vocab_size: vocabulary, max_tokens: places, .. } = self;
@@ -149,20 +161,19 @@ impl VisionLanguageConfig {
 
 /// The places of the encoder's weights and of the projector's.
 #[derive(Clone, Debug)]
-struct Encoder {
-    layout: ParameterLayout,
-    embedding: TokenEmbedding,
-    blocks: Transformer,
-    projector: Linear,
+pub(crate) struct Encoder {
+    pub(crate) embedding: TokenEmbedding,
+    pub(crate) blocks: Transformer,
+    pub(crate) projector: Linear,
 }
 
 impl Encoder {
-    fn new(config: VisionLanguageConfig) -> Result<Self> {
-        let mut layout = ParameterLayout::default();
-        let embedding = TokenEmbedding::new(&mut layout, "encoder.", config.input_dim, config.embed_dim)?;
-        let blocks = Transformer::new(&mut layout, "encoder.", config.encoder())?;
-        let projector = Linear::new(&mut layout, "projector", config.embed_dim, config.text_embed_dim)?;
-        Ok(Self { layout, embedding, blocks, projector })
+    /// Adds the tensors to a layout.
+    pub(crate) fn new(layout: &mut ParameterLayout, config: VisionLanguageConfig) -> Result<Self> {
+        let embedding = TokenEmbedding::new(layout, "encoder.", config.input_dim, config.embed_dim)?;
+        let blocks = Transformer::new(layout, "encoder.", config.encoder())?;
+        let projector = Linear::new(layout, "projector", config.embed_dim, config.text_embed_dim)?;
+        Ok(Self { embedding, blocks, projector })
     }
 }
 
@@ -205,8 +216,9 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
     /// A tensor is missing or has another shape, or there is no memory.
     pub fn from_tensors(stream: &Stream<S>, file: &Tensors) -> Result<Self> {
         let config = VisionLanguageConfig::from_tensors(file)?;
-        let model = Encoder::new(config)?;
-        let weights = WeightsOn::new(stream, &model.layout.flatten(file, "")?)?;
+        let mut layout = ParameterLayout::default();
+        let model = Encoder::new(&mut layout, config)?;
+        let weights = WeightsOn::new(stream, &layout.flatten(file, "")?)?;
         Ok(Self { stream: *stream, config, model, weights, encoding: None })
     }
 

@@ -1,0 +1,47 @@
+//! Trains a vision-language model for a few steps on one batch, and writes everything that another
+//! implementation needs to compare itself.
+//!
+//! WEIGHTS is a safetensors file with the tensors of the model, and `heads`, `depth`,
+//! `decoder_heads` and `decoder_depth` in its metadata. BATCH has `tokens` [T, I], `position` [T,
+//! 2], `cu_seqlens` [B + 1], `ids` \[U\], `text_cu_seqlens` [B + 1] and `question` \[B\]. RESULT
+//! gets `logits` before the first step, `losses` [steps + 1], the gradients `grad.*` of the first
+//! step, and the weights `step{N}.*` after N steps. Without arguments, it takes the files of the
+//! tests.
+
+mod support;
+
+use std::path::PathBuf;
+
+use support::CommandLine;
+use thalweg::simt::bf16;
+use thalweg::{Device, stream_tags};
+use thalweg_train::{Precision, Result, Tensors, TextBatch, TokenTransformer};
+
+stream_tags!(Train);
+
+fn run<E: Precision>(line: &CommandLine) -> Result<()> {
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/vlm-learn");
+    let [weights, batch] = support::files(line, ["weights.safetensors", "batch.safetensors"].map(|f| golden.join(f)));
+    let train = Device::best()?.stream::<Train>()?;
+    let mut model = TokenTransformer::<Train, E>::from_tensors(&train, &Tensors::load(weights)?)?;
+    let file = Tensors::load(batch)?;
+    let rows = file.shape("tokens")?[0];
+    let batch = TextBatch {
+        tokens: file.f32("tokens", &[rows, model.config().input_dim])?,
+        position: file.f32("position", &[rows, 2])?,
+        cu_seqlens: file.i32("cu_seqlens")?,
+        ids: file.i32("ids")?,
+        text_cu_seqlens: file.i32("text_cu_seqlens")?,
+        question: file.i32("question")?,
+    };
+    support::take_steps(line, &mut model, &batch)
+}
+
+fn main() -> Result<()> {
+    let line = CommandLine::parse(
+        "Trains a vision-language model for a few steps on one batch, and writes the result.",
+        &[("WEIGHTS", "the model, in safetensors"), ("BATCH", "its images and texts, in safetensors")],
+        support::COMPARED,
+    );
+    if support::is_bf16(&line) { run::<bf16>(&line) } else { run::<f32>(&line) }
+}
