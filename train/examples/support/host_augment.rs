@@ -58,7 +58,7 @@ fn resized(rgb: &[u8], width: usize, crop: Crop, size: usize) -> Vec<f32> {
 }
 
 /// Blurs planes [3, S, S] down and across.
-fn blur(planes: &mut Vec<f32>, size: usize, sigma: f64, taps: u32) {
+fn blur(planes: &mut [f32], size: usize, sigma: f64, taps: u32) {
     let reach = (taps / 2) as isize;
     let weights: Vec<f64> = (-reach..=reach).map(|k| (-((k * k) as f64) / (2.0 * sigma * sigma)).exp()).collect();
     let total: f64 = weights.iter().sum();
