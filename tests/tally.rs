@@ -162,11 +162,14 @@ fn device_memory_is_logged_by_line_and_stream() {
                 let report = log.report();
                 let [own, of_b, of_a] = report.lines() else { panic!("{report}") };
                 assert_eq!((own.in_use, own.peak, own.allocations), (4000, 4000, 1));
-                assert_eq!((own.location.file(), own.location.line(), own.stream), (file!(), line, a.unique_id()));
-                assert_eq!((of_b.in_use, of_b.peak, of_b.stream), (0, 300, b.unique_id()));
-                assert_eq!((of_a.in_use, of_a.peak, of_a.stream), (0, 100, a.unique_id()));
+                assert_eq!(
+                    (own.location.file(), own.location.line(), own.stream),
+                    (file!(), line, Some(a.unique_id()))
+                );
+                assert_eq!((of_b.in_use, of_b.peak, of_b.stream), (0, 300, Some(b.unique_id())));
+                assert_eq!((of_a.in_use, of_a.peak, of_a.stream), (0, 100, Some(a.unique_id())));
                 let streams: Vec<_> = report.by_stream().into_iter().map(|(_, id, bytes)| (id, bytes)).collect();
-                assert_eq!(streams, [(a.unique_id(), 4000), (b.unique_id(), 0)]);
+                assert_eq!(streams, [(Some(a.unique_id()), 4000), (Some(b.unique_id()), 0)]);
                 let bytes: Vec<u64> = report.over_time().iter().map(|(_, bytes)| *bytes).collect();
                 let steps: Vec<i64> = bytes.windows(2).map(|w| w[1] as i64 - w[0] as i64).collect();
                 assert_eq!(steps, [-100, 300, -300, 4000, -10]);

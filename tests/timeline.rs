@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use testkit::devices::{alone, devices};
 use testkit::gate::Gate;
-use thalweg::{Activity, AnyStream, Device, Error, Span, Timeline, Trace, concurrency_check, stream_tags};
+use thalweg::{Activity, AnyStream, Device, DeviceKind, Error, Span, Timeline, Trace, concurrency_check, stream_tags};
 
 /// The error that times from a GPU may have. Its timed events resolve about half of this.
 const ROUNDING: Duration = Duration::from_micros(2);
@@ -554,6 +554,48 @@ fn spans_name_the_line_that_opened_them() {
             assert!(trace.to_svg().contains(&found.to_string()));
         }
         check_json(&trace);
+    }
+}
+
+/// CUPTI says what a GPU ran, on the track of the span around it and within it, as far as the
+/// clocks agree.
+#[test]
+fn a_gpu_reports_what_nobody_wrapped() {
+    let _alone = alone();
+    for &device in devices().iter().filter(|device| device.kind() == DeviceKind::Cuda) {
+        let timeline = match Timeline::with_all_work(device) {
+            Ok(timeline) => timeline,
+            Err(Error::Library(why)) => {
+                println!("NOT COVERED: {why}");
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let (a, b) = (AnyStream::new(device).unwrap(), AnyStream::new(device).unwrap());
+        a.enter(|s| {
+            timeline.name(s, "wrapped");
+            let mut x = s.alloc::<u32>(1 << 20).unwrap();
+            timeline.span(s, Activity::Compute, "span", || s.fill(&mut x, 1)).unwrap();
+            let host = s.bind(device.pinned::<u32>(1 << 20).unwrap()).unwrap();
+            s.copy_to_device(&host, &mut x).unwrap();
+            s.synchronize().unwrap();
+        });
+        b.enter(|s| {
+            drop(s.alloc_zeroed::<u8>(100).unwrap());
+            s.synchronize().unwrap();
+        });
+        let trace = timeline.finish().unwrap();
+        println!("{}", trace.to_text());
+        let on = |track: &str, label: &str| {
+            let mut found = trace.spans().iter().filter(|s| *s.track == *track && *s.label == *label);
+            found.next().unwrap_or_else(|| panic!("no {label} on {track}: {:?}", trace.spans()))
+        };
+        let (span, fill) = (of(&trace, "span"), on("wrapped", "fill"));
+        let off = 2 * trace.clock_uncertainty() + Duration::from_micros(100);
+        assert!(span.start <= fill.start + off && fill.end <= span.end + off, "{span:?} {fill:?}");
+        assert_eq!(on("wrapped", "copy of 4194304 bytes").activity, Activity::Upload);
+        let others = trace.spans().iter().filter(|s| s.track.ends_with("without a span"));
+        assert!(others.count() >= 1, "{:?}", trace.spans());
     }
 }
 

@@ -19,7 +19,7 @@ use crate::stream::Stream;
 use crate::trace;
 
 /// Memory that no stream of ours allocated.
-const ADOPTED: Allocator = Allocator { stream: 0, tag: "adopted" };
+const ADOPTED: Allocator = Allocator { stream: None, tag: "adopted" };
 
 /// `len` elements of `T` in device memory. The buffer is idle: no work on it is pending.
 ///
@@ -292,7 +292,7 @@ impl<S> Stream<S> {
                 debug!(target: "thalweg::memory", "{device} has no room for {bytes} bytes");
             }
         })?;
-        let by = Allocator { stream: self.unique_id(), tag: std::any::type_name::<S>() };
+        let by = Allocator { stream: Some(self.unique_id()), tag: std::any::type_name::<S>() };
         Ok(On::new(DeviceBuffer::new(addr, len, device, by), self))
     }
 

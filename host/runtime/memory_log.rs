@@ -50,9 +50,9 @@ pub struct MemoryLog(&'static Log);
 pub struct MemoryLine {
     /// The place in the program that made them.
     pub location: &'static Location<'static>,
-    /// The number of the stream that allocated them ([`Stream::unique_id`](crate::Stream::unique_id)),
-    /// or 0 for memory that was adopted.
-    pub stream: u64,
+    /// The number of the stream that allocated them
+    /// ([`Stream::unique_id`](crate::Stream::unique_id)). `None` for memory that was adopted.
+    pub stream: Option<u64>,
     /// The name of the stream's tag.
     pub tag: &'static str,
     /// The bytes that they have.
@@ -83,7 +83,7 @@ pub(crate) struct Log {
 struct State {
     start: Option<Instant>,
     lines: Vec<MemoryLine>,
-    places: HashMap<(&'static Location<'static>, u64), usize>,
+    places: HashMap<(&'static Location<'static>, Option<u64>), usize>,
     /// The line and the bytes of each allocation, by its number.
     allocations: HashMap<u64, (usize, u64)>,
     moments: Vec<(Duration, u64)>,
@@ -92,7 +92,7 @@ struct State {
 /// Who allocates: the stream's number and the name of its tag.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allocator {
-    pub(crate) stream: u64,
+    pub(crate) stream: Option<u64>,
     pub(crate) tag: &'static str,
 }
 
@@ -185,8 +185,8 @@ impl MemoryReport {
 
     /// Returns the name of each stream's tag, the stream's number, and the bytes that its buffers
     /// have, most bytes first.
-    pub fn by_stream(&self) -> Vec<(&'static str, u64, u64)> {
-        let mut streams: Vec<(&'static str, u64, u64)> = Vec::new();
+    pub fn by_stream(&self) -> Vec<(&'static str, Option<u64>, u64)> {
+        let mut streams: Vec<(&'static str, Option<u64>, u64)> = Vec::new();
         for line in &self.lines {
             match streams.iter_mut().find(|stream| stream.1 == line.stream) {
                 Some(stream) => stream.2 += line.in_use,
@@ -258,7 +258,8 @@ impl fmt::Display for MemoryReport {
         write!(f, "{:>12} {:>12} {:>8}  {:24}  where", "in use MiB", "peak MiB", "buffers", "stream")?;
         for line in self.lines.iter().take(20) {
             let MemoryLine { location, stream, tag, in_use, peak, allocations } = line;
-            let stream = format!("{} ({stream})", tag.rsplit("::").next().unwrap_or(tag));
+            let number = stream.map(|number| format!(" ({number})")).unwrap_or_default();
+            let stream = format!("{}{number}", tag.rsplit("::").next().unwrap_or(tag));
             let (in_use, peak) = (mib(*in_use), mib(*peak));
             write!(f, "\n{in_use:>12.3} {peak:>12.3} {allocations:>8}  {stream:24}  {location}")?;
         }

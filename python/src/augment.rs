@@ -6,7 +6,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use thalweg::simt::bf16;
 use thalweg::{DeviceSlice, Event, LiveBrand, Size, Stream};
-use thalweg_vision::augment::{AugmentInput, Augmentation, Augmenter, Normalization, Output, RandomBlur, RandomCrop};
+use thalweg_vision::augment::{
+    AugmentInput, Augmentation, Augmenter, Normalization, Output, RandomBlur, RandomCrop, RandomErasing, RandomMixup,
+};
 
 use crate::decode::JpegFiles;
 use crate::errors::of_device;
@@ -92,7 +94,7 @@ impl Augment {
 #[pymethods]
 impl Augment {
     #[new]
-    #[pyo3(signature = (size, *, seed, scale, ratio, flip, brightness, contrast, saturation, grayscale, blur, blur_p, mean, std, dtype))]
+    #[pyo3(signature = (size, *, seed, scale, ratio, flip, brightness, contrast, saturation, grayscale, blur, blur_p, flip_vertical, rotation, hue, erase, erase_p, mixup, mean, std, dtype))]
     #[expect(clippy::too_many_arguments, reason = "those of the Python class")]
     fn new(
         size: u32,
@@ -106,12 +108,19 @@ impl Augment {
         grayscale: f64,
         blur: Option<(f64, f64)>,
         blur_p: f64,
+        flip_vertical: f64,
+        rotation: f64,
+        hue: f64,
+        erase: Option<(f64, f64)>,
+        erase_p: f64,
+        mixup: Option<f64>,
         mean: [f64; 3],
         std: [f64; 3],
         dtype: &str,
     ) -> PyResult<Self> {
         let crop = scale.map(|(lo, hi)| RandomCrop::default().with_area(lo..=hi).with_ratio(ratio.0..=ratio.1));
         let blur = blur.map(|(lo, hi)| RandomBlur::default().with_probability(blur_p).with_sigma(lo..=hi));
+        let erasing = erase.map(|(lo, hi)| RandomErasing::default().with_probability(erase_p).with_area(lo..=hi));
         let augmentation = Augmentation::default()
             .with_crop(crop)
             .with_flip(flip)
@@ -120,6 +129,11 @@ impl Augment {
             .with_saturation(saturation)
             .with_grayscale(grayscale)
             .with_blur(blur)
+            .with_flip_vertical(flip_vertical)
+            .with_rotation(rotation)
+            .with_hue(hue)
+            .with_erasing(erasing)
+            .with_mixup(mixup.map(|alpha| RandomMixup::default().with_alpha(alpha)))
             .with_normalize(Some(Normalization::default().with_mean(mean).with_std(std)));
         augmentation.validate().map_err(of_device)?;
         let dtype = dtype_of(dtype, &[Dtype::F32, Dtype::Bf16])?;
@@ -127,6 +141,13 @@ impl Augment {
             return Err(PyValueError::new_err(format!("size is {size}, expected 1 to 16384 pixels")));
         }
         Ok(Self { augmentation, size, seed, dtype, free: Mutex::default() })
+    }
+
+    /// Returns the weight of each image in its mixture with the next one of the batch.
+    fn mix_weights(&self, epoch: u32, indices: Vec<u64>) -> PyResult<Vec<f64>> {
+        let mixup = Augmentation::none().with_mixup(self.augmentation.mixup.clone());
+        let weight = |index| Ok(mixup.parameters(self.seed, epoch, index, 1, 1).map_err(of_device)?.mix);
+        indices.into_iter().map(weight).collect()
     }
 
     #[pyo3(signature = (images, place, epoch, indices, stream=None))]

@@ -133,6 +133,25 @@ def test_an_augmentation_that_only_resizes() -> None:
     assert np.allclose(still([image], epoch=0, indices=[0]), 0.2, atol=1e-6)
 
 
+def test_more_steps_and_the_weights_of_a_mixture() -> None:
+    images = [np.full((40, 40, 3), value, np.uint8) for value in (0, 255, 51)]
+    still = {"scale": None, "flip": 0, "brightness": 0, "contrast": 0, "saturation": 0, "grayscale": 0, "blur": None}
+    plain = {**still, "mean": (0, 0, 0), "std": (1, 1, 1), "device": "cpu", "into": "numpy", "seed": 3}
+    mixed = thalweg.Augment(16, mixup=0.4, **plain)
+    batch, weights = mixed(images, epoch=2, indices=[7, 8, 9]), mixed.mix_weights(epoch=2, indices=[7, 8, 9])
+    assert all(0 <= w <= 1 for w in weights) and len(set(weights)) == 3
+    for i, (own, other) in enumerate([(0.0, 1.0), (1.0, 0.2), (0.2, 0.0)]):
+        assert np.allclose(batch[i], weights[i] * own + (1 - weights[i]) * other, atol=2e-5)
+    photos = [photo(40, 40)]
+    flipped = thalweg.Augment(16, flip_vertical=1, **plain)(photos, epoch=0, indices=[0])
+    assert np.allclose(flipped[:, :, ::-1], thalweg.Augment(16, **plain)(photos, epoch=0, indices=[0]), atol=2e-5)
+    for option in ({"rotation": 45.0}, {"hue": 0.5}, {"erase": (0.1, 0.2), "erase_p": 1.0}):
+        changed = thalweg.Augment(16, **option, **plain)(photos, epoch=0, indices=[0])
+        assert (abs(changed[:, :, ::-1] - flipped) > 0.01).any(), option
+    with pytest.raises(ValueError, match="mixup alpha"):
+        thalweg.Augment(16, mixup=2.0, device="cpu")
+
+
 def test_what_an_augmentation_refuses() -> None:
     augment = thalweg.Augment(16, device="cpu")
     with pytest.raises(ValueError, match="as many"):

@@ -369,6 +369,12 @@ class Augment:
         grayscale: float = 0.1,
         blur: tuple[float, float] | None = (0.1, 2.0),
         blur_p: float = 0.5,
+        flip_vertical: float = 0.0,
+        rotation: float = 0.0,
+        hue: float = 0.0,
+        erase: tuple[float, float] | None = None,
+        erase_p: float = 0.5,
+        mixup: float | None = None,
         mean: Sequence[float] = (0.485, 0.456, 0.406),
         std: Sequence[float] = (0.229, 0.224, 0.225),
         dtype: str = "float32",
@@ -389,6 +395,12 @@ class Augment:
             grayscale=grayscale,
             blur=blur,
             blur_p=blur_p,
+            flip_vertical=flip_vertical,
+            rotation=rotation,
+            hue=hue,
+            erase=erase,
+            erase_p=erase_p,
+            mixup=mixup,
             mean=list(mean),
             std=list(std),
             dtype=dtype,
@@ -399,6 +411,18 @@ class Augment:
         where = self._where
         stream, place = where.stream(stream), where.device_place()
         return where.finish(self._core.augment(_images(images), place, epoch, list(indices), stream))
+
+    def mix_weights(self, *, epoch: int, indices: Sequence[int]) -> list[float]:
+        """Returns the weight of each image in its mixture with the next one of the batch.
+
+        The last image is mixed with the first. ``w * loss(label) + (1 - w) * loss(next label)`` is
+        the loss of an image.
+
+        >>> import thalweg
+        >>> thalweg.Augment(32, device="cpu").mix_weights(epoch=0, indices=[4, 5])
+        [1.0, 1.0]
+        """
+        return self._core.mix_weights(epoch, list(indices))
 
     def __repr__(self) -> str:
         return f"thalweg.Augment({self._settings}, {self._where})"

@@ -102,10 +102,17 @@ class Augment:
         grayscale: float,
         blur: tuple[float, float] | None,
         blur_p: float,
+        flip_vertical: float,
+        rotation: float,
+        hue: float,
+        erase: tuple[float, float] | None,
+        erase_p: float,
+        mixup: float | None,
         mean: list[float],
         std: list[float],
         dtype: str,
     ) -> Augment: ...
+    def mix_weights(self, epoch: int, indices: list[int]) -> list[float]: ...
     def augment(
         self, images: list[Any], place: Place, epoch: int, indices: list[int], stream: int | None = None
     ) -> Any: ...

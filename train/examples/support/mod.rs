@@ -4,29 +4,34 @@
 #[path = "../../../examples/support/command_line.rs"]
 pub mod command_line;
 
+use std::cell::Cell;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use thalweg::{Device, DeviceKind, LiveBrand, Timeline};
+use thalweg::{Device, DeviceKind, LiveBrand, Timeline, Trace};
 use thalweg_train::{AdamW, HostBatch, MatmulBackend, Precision, Result, Tensors, TokenTransformer};
 
 pub use command_line::{CommandLine, TIMELINE, Usage};
 
 /// The command line of an example of overlap.
-pub struct Arguments(CommandLine);
+pub struct Arguments(CommandLine, Cell<Option<Device>>);
 
 /// The options of the patterns on one device, all of which measure in the same way.
-pub const MEASURED: &[Usage] = &[TIMELINE, BATCH, STEPS, SLOTS, RUNS];
+pub const MEASURED: &[Usage] = &[TIMELINE, ALL_WORK, MEMORY, BATCH, STEPS, SLOTS, RUNS];
 
 /// The same of those with models whose products cuBLASLt can compute.
-pub const MEASURED_CUBLASLT: &[Usage] = &[TIMELINE, BATCH, STEPS, SLOTS, RUNS, CUBLASLT];
+pub const MEASURED_CUBLASLT: &[Usage] = &[TIMELINE, ALL_WORK, MEMORY, BATCH, STEPS, SLOTS, RUNS, CUBLASLT];
+
+const ALL_WORK: Usage = ("--all-work", "put each kernel and copy into the timeline (on a GPU: with CUPTI)");
+const MEMORY: Usage = ("--memory FILE.svg", "draw the device memory in use, from the start of the timeline on");
 
 pub const BATCH: Usage = ("--batch N", "the images or sequences of a step; of vlm_pipeline the tokens of a text");
 pub const STEPS: Usage = ("--steps N", "the steps, or the requests");
 const SLOTS: Usage = ("--slots N", "the batches or requests under way at most, in the overlapped form");
 pub const RUNS: Usage =
     ("--runs N", "take all steps N times, and print the median time; a timeline has the last run only");
+pub const FILES: Usage = ("--files FOLDER", "take the files of this folder, and make those that it lacks");
 pub const CUBLASLT: Usage = ("--cublaslt", "have cuBLASLt compute the products (with the feature `cublaslt`)");
 
 impl Arguments {
@@ -34,7 +39,7 @@ impl Arguments {
     pub fn parse(purpose: &str, options: &[Usage]) -> Self {
         let line = CommandLine::parse(purpose, &[], options);
         line.timeline();
-        Self(line)
+        Self(line, Cell::new(None))
     }
 
     fn number(&self, name: &str) -> Option<usize> {
@@ -77,13 +82,38 @@ impl Arguments {
         if self.0.has("--cublaslt") { MatmulBackend::cublaslt(device) } else { Ok(MatmulBackend::default()) }
     }
 
-    /// Makes a timeline, which records only if `--timeline` was given.
+    /// Makes a timeline, which records only if `--timeline` was given. With `--memory`, the log of
+    /// memory begins.
     pub fn timeline(&self, device: Device) -> Result<Timeline> {
-        Ok(if self.0.timeline().is_some() { Timeline::new(device)? } else { Timeline::disabled() })
+        if self.0.text("--memory").is_some() {
+            device.memory_log().enable();
+            self.1.set(Some(device));
+        }
+        Ok(match (self.0.timeline(), self.0.has("--all-work")) {
+            (None, _) => Timeline::disabled(),
+            (_, true) => Timeline::with_all_work(device)?,
+            _ => Timeline::new(device)?,
+        })
     }
 
-    /// Saves the timeline if `--timeline` was given, and prints its metrics.
+    /// Returns the folder of `--files`.
+    pub fn files(&self) -> Option<&Path> {
+        self.0.text("--files").map(Path::new)
+    }
+
+    /// Saves the trace if `--timeline` was given.
+    pub fn save(&self, trace: &Trace) -> Result<()> {
+        Ok(self.0.timeline().map_or(Ok(()), |path| trace.save(path))?)
+    }
+
+    /// Saves the timeline if `--timeline` was given, and prints its metrics. Does the same with the
+    /// log of memory for `--memory`.
     pub fn finish(&self, timeline: &Timeline) -> Result<()> {
+        if let (Some(path), Some(device)) = (self.0.text("--memory"), self.1.take()) {
+            let report = device.memory_log().report();
+            report.save(path)?;
+            println!("{report}\nmemory: {path}");
+        }
         if let Some(path) = self.0.timeline() {
             let trace = timeline.finish()?;
             trace.save(path)?;

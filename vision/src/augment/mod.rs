@@ -486,7 +486,7 @@ impl RandomErasing {
             let (area, ratio) = (lerp(&self.area, area), lerp(&logarithms, ratio).exp());
             let [width, height] = [area * ratio, area / ratio].map(f64::sqrt);
             let fits = width <= 1.0 && height <= 1.0;
-            fits.then(|| Erased { top: top * (1.0 - height), left: left * (1.0 - width), height, width })
+            fits.then_some(Erased { top: top * (1.0 - height), left: left * (1.0 - width), height, width })
         })
     }
 }
