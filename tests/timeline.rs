@@ -379,6 +379,20 @@ fn metrics_of_traces_with_known_answers() {
     assert_eq!(nested.metrics().concurrency, 1.0);
 }
 
+/// Copies of every kind run beside kernels, and a track that only waits does no work.
+#[test]
+fn overlap_is_of_every_copy_with_every_kernel() {
+    use Activity::{Compute, Copy, Download, Upload, Wait};
+    for copy in [Upload, Download, Copy] {
+        // Each copy runs beside the kernel for a half of its time.
+        let spans = [made("up", copy, 0, 10), made("up", copy, 20, 30), made("gpu", Compute, 5, 25)];
+        let trace: Trace = spans.into_iter().chain([made("main", Wait, 0, 30)]).collect();
+        let metrics = trace.metrics();
+        assert_eq!(metrics.overlap, 0.5, "{copy:?}");
+        assert_eq!(metrics.tracks.iter().map(|track| &*track.track).collect::<Vec<_>>(), ["up", "gpu"]);
+    }
+}
+
 /// Each piece of advice from the share on at which it begins, and what there is just before.
 #[test]
 fn advice_changes_at_its_thresholds() {
