@@ -175,6 +175,24 @@ fn a_span_that_fails_is_not_recorded() {
     }
 }
 
+#[test]
+fn work_and_waits_of_the_host_are_told_apart() {
+    let _alone = alone();
+    let timeline = Timeline::new(Device::cpu().unwrap()).unwrap();
+    assert_eq!(timeline.host("main", "work", || timeline.wait("main", "wait", || 7)), 7);
+    let trace = timeline.finish().unwrap();
+    let found = ["work", "wait"].map(|label| of(&trace, label).activity);
+    assert_eq!(found, [Activity::Host, Activity::Wait]);
+}
+
+#[test]
+fn streams_of_two_devices_are_not_compared() {
+    let _alone = alone();
+    let [a, b] = [(); 2].map(|()| AnyStream::new(Device::new_cpu().unwrap()).unwrap());
+    let checked = a.enter(|a| b.enter(|b| concurrency_check(a, b).map(drop)));
+    assert!(matches!(checked, Err(Error::DeviceMismatch { .. })), "{checked:?}");
+}
+
 /// The spans are still there for a later call.
 #[test]
 fn finish_in_a_host_function_is_refused() {
