@@ -175,6 +175,24 @@ fn a_span_that_fails_is_not_recorded() {
     }
 }
 
+#[test]
+fn work_and_waits_of_the_host_are_told_apart() {
+    let _alone = alone();
+    let timeline = Timeline::new(Device::cpu().unwrap()).unwrap();
+    assert_eq!(timeline.host("main", "work", || timeline.wait("main", "wait", || 7)), 7);
+    let trace = timeline.finish().unwrap();
+    let found = ["work", "wait"].map(|label| of(&trace, label).activity);
+    assert_eq!(found, [Activity::Host, Activity::Wait]);
+}
+
+#[test]
+fn streams_of_two_devices_are_not_compared() {
+    let _alone = alone();
+    let [a, b] = [(); 2].map(|()| AnyStream::new(Device::new_cpu().unwrap()).unwrap());
+    let checked = a.enter(|a| b.enter(|b| concurrency_check(a, b).map(drop)));
+    assert!(matches!(checked, Err(Error::DeviceMismatch { .. })), "{checked:?}");
+}
+
 /// The spans are still there for a later call.
 #[test]
 fn finish_in_a_host_function_is_refused() {
@@ -377,6 +395,20 @@ fn metrics_of_traces_with_known_answers() {
         [made("gpu", Compute, 0, 10), made("gpu", Compute, 2, 4), made("gpu", Compute, 0, 10)].into_iter().collect();
     assert_eq!(nested.metrics().tracks[0].busy, ms(10));
     assert_eq!(nested.metrics().concurrency, 1.0);
+}
+
+/// Copies of every kind run beside kernels, and a track that only waits does no work.
+#[test]
+fn overlap_is_of_every_copy_with_every_kernel() {
+    use Activity::{Compute, Copy, Download, Upload, Wait};
+    for copy in [Upload, Download, Copy] {
+        // Each copy runs beside the kernel for a half of its time.
+        let spans = [made("up", copy, 0, 10), made("up", copy, 20, 30), made("gpu", Compute, 5, 25)];
+        let trace: Trace = spans.into_iter().chain([made("main", Wait, 0, 30)]).collect();
+        let metrics = trace.metrics();
+        assert_eq!(metrics.overlap, 0.5, "{copy:?}");
+        assert_eq!(metrics.tracks.iter().map(|track| &*track.track).collect::<Vec<_>>(), ["up", "gpu"]);
+    }
 }
 
 /// Each piece of advice from the share on at which it begins, and what there is just before.

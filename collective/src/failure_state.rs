@@ -132,6 +132,8 @@ mod tests {
 
     use std::time::Duration;
 
+    use thalweg::Device;
+
     use super::FailureState;
     use crate::Store;
     use crate::error::Failure;
@@ -158,6 +160,19 @@ mod tests {
         assert_eq!((state.fail(gone(1)), aborted()), (&gone(1), [1, 0]));
         state.watch(&(links[1].clone() as Arc<dyn Abort>));
         assert_eq!((state.fail(gone(2)), aborted()), (&gone(1), [1, 1]));
+    }
+
+    /// A device that is there when the ranks fail fails with them, and a later one at once.
+    #[test]
+    fn devices_fail_whenever_they_come() {
+        let (state, devices) = (FailureState::new(None, ""), [(); 2].map(|()| Device::new_cpu().unwrap()));
+        let usable = || devices.map(|device| device.ensure_usable().is_ok());
+        state.bind(devices[0]);
+        assert_eq!(usable(), [true, true]);
+        state.fail(Failure::Gone { rank: 1, seq: 1, op: String::new() });
+        assert_eq!(usable(), [false, true]);
+        state.bind(devices[1]);
+        assert_eq!(usable(), [false, false]);
     }
 
     /// The store has one failure for all ranks, and whoever fails later gets that one.

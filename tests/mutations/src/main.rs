@@ -124,7 +124,8 @@ impl Runner {
                 other => Err(format!("without a mutation, {test}: {other:?}")),
             }
         };
-        limit.get_or_init(measure).clone()
+        // A test that waits for others may fail on a busy machine.
+        limit.get_or_init(|| measure().or_else(|_| measure())).clone()
     }
 
     /// Runs the tests of a mutation until one notices it. Also returns a line about that.
