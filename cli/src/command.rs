@@ -241,6 +241,10 @@ pub(crate) enum Command {
     #[cfg(feature = "train")]
     #[command(after_long_help = crate::predict::NOTES)]
     Predict(crate::predict::PredictArgs),
+    /// Ask a trained model a question about photographs
+    #[cfg(feature = "train")]
+    #[command(after_long_help = crate::ask::NOTES)]
+    Ask(crate::ask::AskArgs),
     /// List the devices and what they can do, and say which one a run would use
     Devices(DevicesArgs),
     /// Find missing waits of a program in its log

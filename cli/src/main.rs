@@ -1,12 +1,14 @@
 //! The command `thalweg` turns photographs into adaptive visual tokens.
 //!
-//! `command` parses the command line (`args`). `tokens`, `augment`, `process`, `train`, `predict`
-//! `devices` and `trace` are subcommands. `tokens` finds the photographs (`inputs`), decodes them
-//! (`photos`), computes the results (`engine`), writes files that are either whole or absent
+//! `command` parses the command line (`args`). `tokens`, `augment`, `process`, `train`, `predict`,
+//! `ask`, `devices` and `trace` are subcommands. `tokens` finds the photographs (`inputs`), decodes
+//! them (`photos`), computes the results (`engine`), writes files that are either whole or absent
 //! (`output`) and reports what it did (`report`). `devices` lists the devices. `launch` runs a
 //! program as several ranks. `trace` reads logs of calls.
 
 mod args;
+#[cfg(feature = "train")]
+mod ask;
 mod augment;
 mod command;
 mod devices;
@@ -38,6 +40,8 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(&args),
         #[cfg(feature = "train")]
         Command::Predict(args) => predict::run(&args),
+        #[cfg(feature = "train")]
+        Command::Ask(args) => ask::run(&args),
         Command::Devices(list) => devices::run(&list),
         Command::Trace(args) => trace::run(&args),
         #[cfg(feature = "ranks")]

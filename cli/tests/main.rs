@@ -9,6 +9,7 @@ mod jobs;
 mod launch;
 mod process;
 mod query;
+mod questions;
 mod results;
 mod support;
 mod trace;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::settings::{Precision, Schedule, Settings};
+use super::texts::asks;
 use crate::args::{DecodeArg, DeviceArg, budget, number, patch, sides};
 
 pub(crate) const NOTES: &str = "\
@@ -22,13 +23,21 @@ Examples:
   thalweg train digits/ --out model.safetensors --resume --epochs 100
       trains a finished run longer
 
+  thalweg train questions.jsonl --out model.safetensors
+      learns to answer questions; `thalweg ask` asks them
+
   thalweg train list.csv --val other/ --json run.jsonl --config run.json
       takes images and classes from a table, tests on another folder, reports
       for programs
 
 DATA is a folder with a folder for each class, or a table: a line for each image
 with its path, which starts at the table's folder, and its class, separated by
-a tab or a comma. A first line `path,label` is left out.
+a tab or a comma. A first line `path,label` is left out. Or it is a file whose name ends in
+.jsonl, with a question in each line:
+  {\"image\": \"digits/3/0003.png\", \"question\": \"which digit\", \"answer\": \"3\"}
+Then a vision-language model learns to write the answers, byte by byte. A fifth of the
+images is kept apart with all their questions, --batch counts questions, and an
+answer is right if every byte is.
 
 Each photograph becomes tokens once, on the device that also decodes JPEG files. They are kept
 in a file without a name in the folder of --out, or in --scratch: 60 bytes for a token, on each
@@ -112,7 +121,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, short)]
     pub(crate) quiet: bool,
 
-    /// Passes over the images [default: 50]
+    /// Passes over the images [default: 50, or 12 with questions]
     #[arg(long, allow_hyphen_values = true)]
     epochs: Option<u32>,
 
@@ -184,6 +193,8 @@ impl TrainArgs {
         let mut settings = match (&self.config, saved) {
             (Some(path), _) => Settings::read(path)?,
             (None, Some(saved)) => saved.clone(),
+            // An image is there once for each question.
+            (None, None) if asks(&self.data) => Settings { epochs: 12, ..Settings::default() },
             (None, None) => Settings::default(),
         };
         macro_rules! take {

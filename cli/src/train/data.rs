@@ -13,6 +13,7 @@ use thalweg_vision::augment::philox;
 use thalweg_vision::{Pipeline, TokenParams, TokenSet};
 
 use super::ranks::{Result as Ranked, Team};
+use super::texts::{self, Question};
 use crate::args::DecodeArg;
 use crate::inputs::{EXTENSIONS, cannot_read};
 use crate::photos::{CHUNK_BYTES, CHUNK_IMAGES, Photos, Pixels};
@@ -34,19 +35,26 @@ impl Pixels {
 /// The numbers of a token.
 pub(crate) const INPUTS: usize = thalweg_vision::PLANES;
 
-/// Images with the names of their classes.
+/// Images with the names of their classes, or with questions.
 #[derive(Debug)]
 pub(crate) struct Listing {
     pub(crate) paths: Vec<PathBuf>,
     /// The class of each image.
     names: Vec<String>,
+    /// The questions about the images, which have no classes then.
+    pub(crate) questions: Vec<Question>,
 }
 
 impl Listing {
-    /// Lists a folder with a folder for each class, or the images of a table.
+    /// Lists a folder with a folder for each class, or the images of a table, or those of a file of
+    /// questions.
     pub(crate) fn read(data: &Path) -> Result<Self, String> {
         let wrong = |what: String| format!("{}: {what}", data.display());
-        let mut found = Self { paths: Vec::new(), names: Vec::new() };
+        if texts::asks(data) {
+            let (paths, questions) = texts::read(data)?;
+            return Ok(Self { paths, names: Vec::new(), questions });
+        }
+        let mut found = Self { paths: Vec::new(), names: Vec::new(), questions: Vec::new() };
         if data.is_dir() {
             for folder in list(data, false)?.subfolders {
                 let class = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -91,14 +99,24 @@ impl Listing {
         classes
     }
 
-    /// Returns the class of each image as its place among `classes`.
+    /// Returns the class of each image as its place among `classes`. If there are questions, it is
+    /// the place of the image in the list.
     pub(crate) fn labels(&self, classes: &[String]) -> Result<Vec<i32>, String> {
+        if !self.questions.is_empty() {
+            return Ok((0..self.paths.len() as i32).collect());
+        }
         let place = |(name, path): (&String, &PathBuf)| match classes.binary_search(name) {
             Ok(place) => Ok(place as i32),
             Err(_) => Err(format!("{}: the model has no class {name:?}", path.display())),
         };
         self.names.iter().zip(&self.paths).map(place).collect()
     }
+}
+
+/// Returns a number of questions.
+pub(super) fn hash_questions(questions: &[Question]) -> u64 {
+    let words = |q: &Question| [q.image as i32, q.asked].into_iter().chain(q.ids.clone()).map(i32::cast_unsigned);
+    fnv(questions.iter().flat_map(words))
 }
 
 /// Returns a number of a list of images: of the names of the classes, and of the class of each
@@ -138,6 +156,8 @@ pub(crate) struct Tokens {
     /// For each image: the tokens before it in the file, and its own.
     places: Vec<[usize; 2]>,
     pub(crate) labels: Vec<i32>,
+    /// The question about each image, or none. An image is there once for each question.
+    pub(super) questions: Vec<Question>,
 }
 
 /// The numbers of a token with its coordinates.
@@ -150,18 +170,36 @@ pub(crate) struct Packed {
     position: Vec<f32>,
     cu_seqlens: Vec<i32>,
     labels: Vec<i32>,
+    ids: Vec<i32>,
+    text_cu_seqlens: Vec<i32>,
+    question: Vec<i32>,
 }
 
 impl Default for Packed {
     fn default() -> Self {
-        Self { tokens: Vec::new(), position: Vec::new(), cu_seqlens: vec![0], labels: Vec::new() }
+        Self {
+            tokens: Vec::new(),
+            position: Vec::new(),
+            cu_seqlens: vec![0],
+            labels: Vec::new(),
+            ids: Vec::new(),
+            text_cu_seqlens: vec![0],
+            question: Vec::new(),
+        }
     }
 }
 
 impl Packed {
     pub(crate) fn batch(&self) -> thalweg_train::TokenBatch<'_> {
-        let Self { tokens, position, cu_seqlens, labels } = self;
+        let Self { tokens, position, cu_seqlens, labels, .. } = self;
         thalweg_train::TokenBatch { tokens, position, cu_seqlens, labels }
+    }
+
+    /// Returns the images with their questions, if they have any.
+    pub(super) fn texts(&self) -> Option<thalweg_train::TextBatch<'_>> {
+        let Self { tokens, position, cu_seqlens, ids, text_cu_seqlens, question, .. } = self;
+        let batch = thalweg_train::TextBatch { tokens, position, cu_seqlens, ids, text_cu_seqlens, question };
+        (!ids.is_empty()).then_some(batch)
     }
 
     /// Adds an image without a class.
@@ -191,7 +229,28 @@ impl Tokens {
     /// Returns some of the images.
     pub(crate) fn part(&self, images: &[usize]) -> Self {
         let places = images.iter().map(|&image| self.places[image]).collect();
-        Self { file: self.file.clone(), places, labels: images.iter().map(|&image| self.labels[image]).collect() }
+        let labels = images.iter().map(|&image| self.labels[image]).collect();
+        Self { file: self.file.clone(), places, labels, questions: Vec::new() }
+    }
+
+    /// Returns an image for each question about one of these, whose labels are places in the list
+    /// of images.
+    pub(super) fn asked(self, questions: &[Question]) -> Self {
+        if questions.is_empty() {
+            return self;
+        }
+        let places: BTreeMap<i32, [usize; 2]> = self.labels.into_iter().zip(self.places).collect();
+        let place = |q: &Question| places.get(&(q.image as i32)).copied();
+        let questions: Vec<_> = questions.iter().filter(|q| place(q).is_some()).cloned().collect();
+        let labels = questions.iter().map(|q| q.image as i32).collect();
+        Self { places: questions.iter().filter_map(place).collect(), labels, questions, ..self }
+    }
+
+    /// Returns the number of losses of some of the images: one each, or one for each id that
+    /// answers.
+    pub(super) fn losses(&self, images: &[usize]) -> usize {
+        let answers = |q: &Question| q.ids.len() - q.asked as usize;
+        images.iter().map(|&image| self.questions.get(image).map_or(1, answers)).sum()
     }
 
     /// Packs some images into a batch. The memory of `packed` is used again.
@@ -200,9 +259,17 @@ impl Tokens {
         packed.position.clear();
         packed.labels.clear();
         packed.cu_seqlens.truncate(1);
+        packed.ids.clear();
+        packed.text_cu_seqlens.truncate(1);
+        packed.question.clear();
         for &image in images {
             self.read(image, &mut packed.tokens, &mut packed.position)?;
             packed.end(self.labels[image]);
+            if let Some(question) = self.questions.get(image) {
+                packed.ids.extend(&question.ids);
+                packed.text_cu_seqlens.push(packed.ids.len() as i32);
+                packed.question.push(question.asked);
+            }
         }
         Ok(())
     }
@@ -330,7 +397,7 @@ pub(super) fn tokenize<C: LiveBrand>(
     images.sort_unstable();
     let labels = images.iter().map(|&(image, _)| labels[image]).collect();
     let places = images.into_iter().map(|(_, place)| place).collect();
-    Ok((Tokens { file: Arc::new(file), places, labels }, params, photos.decoded()))
+    Ok((Tokens { file: Arc::new(file), places, labels, questions: Vec::new() }, params, photos.decoded()))
 }
 
 /// Returns height and width of the first images of all ranks: those that one rank alone would have

@@ -3,7 +3,7 @@
 use thalweg::{Activity, LiveBrand, Timeline};
 use thalweg_collective::{BucketSizes, Comm};
 use thalweg_train::overlap::DataParallel;
-use thalweg_train::{Loss, Precision, TokenBatch, TokenTransformer};
+use thalweg_train::{Loss, Precision, TextBatch, TokenBatch, TokenTransformer};
 
 use super::TESTED;
 use super::data::{Packed, Tokens};
@@ -52,20 +52,24 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> Learner<C, S, E> {
         let own: Vec<usize> = images.iter().copied().skip(rank).step_by(size).collect();
         timeline.host("main", "read tokens", || set.pack(&own, packed))?;
         let (train, mut loss) = (self.model().stream(), None);
+        let losses = set.losses(images);
         timeline.span(&train, Activity::Compute, "train", || {
-            loss = Some(match self {
-                Self::Alone(model, _) => model.step(&packed.batch()),
+            loss = Some(match (self, packed.texts()) {
+                (Self::Alone(model, _), None) => model.step(&packed.batch()),
+                (Self::Alone(model, _), Some(texts)) => model.step(&texts),
                 // The last batch may have fewer images than there are ranks.
-                Self::Together(model) if own.is_empty() => model.step(&[] as &[TokenBatch<'_>], images.len()),
-                Self::Together(model) => model.step(&[packed.batch()], images.len()),
+                (Self::Together(model), _) if own.is_empty() => model.step(&[] as &[TokenBatch<'_>], losses),
+                (Self::Together(model), None) => model.step(&[packed.batch()], losses),
+                (Self::Together(model), Some(texts)) => model.step(&[texts], losses),
             });
             Ok(())
         })?;
         Ok(loss.unwrap_or(Err(thalweg_train::Error::Lost))?)
     }
 
-    /// Returns the mean loss over images, and which part of them the model gets right: the same
-    /// bits on every rank, for any number of ranks that have the same weights.
+    /// Returns the mean loss over images, and which part of them the model gets right, or of which
+    /// part it writes the whole answer: the same bits on every rank, for any number of ranks that
+    /// have the same weights.
     pub(super) fn test(&mut self, images: &Tokens, packed: &mut Packed) -> Result<(f64, f64)> {
         let (rank, size) = (self.comm().rank(), self.comm().size());
         let places: Vec<usize> = (0..images.len()).collect();
@@ -74,10 +78,21 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> Learner<C, S, E> {
         let mut found = vec![0.0; 2 * places.len().div_ceil(TESTED)];
         for (places, found) in places.chunks(TESTED).zip(found.chunks_mut(2)).skip(rank).step_by(size) {
             images.pack(places, packed)?;
-            let batch = packed.batch();
-            let said = self.model().evaluate(&batch)?;
+            let (said, right) = match packed.texts() {
+                Some(batch) => {
+                    let said = self.model().evaluate(&batch)?;
+                    let right = answered(&batch, &said.predictions);
+                    (said, right)
+                }
+                None => {
+                    let batch = packed.batch();
+                    let said = self.model().evaluate(&batch)?;
+                    let right = said.predictions.iter().zip(batch.labels).filter(|(a, b)| a == b).count();
+                    (said, right)
+                }
+            };
             found[0] = f64::from(said.loss.unwrap_or(f32::NAN)) * places.len() as f64;
-            found[1] = said.predictions.iter().zip(batch.labels).filter(|(a, b)| a == b).count() as f64;
+            found[1] = right as f64;
         }
         sum(self.comm(), &mut found)?;
         let all = |k: usize| found.iter().skip(k).step_by(2).sum::<f64>() / images.len() as f64;
@@ -91,4 +106,17 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> Learner<C, S, E> {
             Self::Together(model) => Ok(model.verify()?),
         }
     }
+}
+
+/// Returns the number of answers that the model writes. It writes an answer if each id is the
+/// likeliest one behind those before.
+fn answered(batch: &TextBatch<'_>, mut likeliest: &[i32]) -> usize {
+    let texts = batch.text_cu_seqlens.windows(2).zip(batch.question);
+    let right = texts.filter(|(ends, asked)| {
+        let answer = &batch.ids[(ends[0] + **asked) as usize..ends[1] as usize];
+        let (own, rest) = likeliest.split_at(answer.len());
+        likeliest = rest;
+        own == answer
+    });
+    right.count()
 }

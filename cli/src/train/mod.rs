@@ -4,6 +4,7 @@
 //! kept in a file (`data`). Then a token transformer (`thalweg_train`) learns from batches of them.
 //! After each epoch the images that are kept apart are tested, the best model so far is written,
 //! and a checkpoint, from which `--resume` goes on; `--checkpoint-steps` writes more of them.
+//! From a file of questions (`texts`), a vision-language model learns to write their answers.
 //! `thalweg_train::overlap::texture_prefetch`, which makes the tokens of the next batch beside
 //! training, is for photographs that are seen once or change: here it would make the same tokens
 //! again in each epoch.
@@ -19,6 +20,7 @@ mod learner;
 mod ranks;
 mod scaling;
 pub(crate) mod settings;
+pub(crate) mod texts;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -31,7 +33,7 @@ use serde_json::json;
 use thalweg::simt::bf16;
 use thalweg::{Device, LiveBrand, Stream, Timeline, stream_tags};
 use thalweg_collective::{World, WorldOptions};
-use thalweg_train::{AdamW, Tensors, TokenTransformer, TokenTransformerConfig};
+use thalweg_train::{AdamW, Tensors, TokenTransformer, TokenTransformerConfig, VisionLanguageConfig};
 use thalweg_vision::TokenParams;
 
 use crate::launch::{self, Output};
@@ -75,7 +77,7 @@ impl Epoch {
     }
 }
 
-/// The images of a run.
+/// The images of a run. With questions there are no classes, and an image for each question.
 struct Set {
     classes: Vec<String>,
     params: TokenParams,
@@ -83,6 +85,33 @@ struct Set {
     learn: Tokens,
     test: Tokens,
     fingerprint: u64,
+}
+
+impl Set {
+    fn asks(&self) -> bool {
+        self.classes.is_empty()
+    }
+
+    /// Returns a noun for what is learned.
+    fn noun(&self) -> &'static str {
+        if self.asks() { "questions" } else { "images" }
+    }
+
+    /// Returns the model that answers. Encoder and decoder have the same shape.
+    fn answering(&self, settings: &Settings) -> VisionLanguageConfig {
+        let &Settings { width, heads, depth, .. } = settings;
+        let longest = [&self.learn, &self.test].into_iter().flat_map(|set| &set.questions).map(|q| q.ids.len()).max();
+        VisionLanguageConfig::default()
+            .with_input_dim(INPUTS)
+            .with_embed_dim(width)
+            .with_num_heads(heads)
+            .with_depth(depth)
+            .with_text_embed_dim(width)
+            .with_text_num_heads(heads)
+            .with_text_depth(depth)
+            .with_vocab_size(texts::IDS)
+            .with_max_tokens(longest.unwrap_or(0).max(64))
+    }
 }
 
 /// The report on the files of the images, of one rank or of all.
@@ -186,11 +215,12 @@ fn learn<S: LiveBrand, C: LiveBrand>(
     let to_tokens = start.elapsed();
     run.show(|| {
         let ranks = if size == 1 { String::new() } else { format!(", {size} ranks") };
+        let classes = if set.asks() { String::new() } else { format!(", {} classes", set.classes.len()) };
         format!(
-            "{} images to learn from, {} to test, {} classes; {} tokens an image at most, in patches of {} pixels; on {device} ({}){ranks}\n",
+            "{} {} to learn from, {} to test{classes}; {} tokens an image at most, in patches of {} pixels; on {device} ({}){ranks}\n",
             set.learn.len(),
+            set.noun(),
             set.test.len(),
-            set.classes.len(),
             set.params.budget,
             set.params.patch,
             device.name()
@@ -226,10 +256,11 @@ fn learn<S: LiveBrand, C: LiveBrand>(
     }
     run.show(|| {
         format!(
-            "best: epoch {}, {:.2} % of {} images right, loss {:.4}; written to {}\n",
+            "best: epoch {}, {:.2} % of {} {} right, loss {:.4}; written to {}\n",
             best.epoch,
             100.0 * best.val_accuracy,
             set.test.len(),
+            set.noun(),
             best.val_loss,
             run.files.model.display()
         )
@@ -275,7 +306,7 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
     let (args, settings) = (run.args, &run.begin.settings);
     let listing = Listing::read(&args.data)?;
     let classes = listing.classes();
-    if classes.len() < 2 {
+    if classes.len() < 2 && listing.questions.is_empty() {
         return Err(Problem(format!(
             "{}: there is one class, {:?}; a model needs two to choose from",
             args.data.display(),
@@ -285,7 +316,14 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
     let labels = listing.labels(&classes)?;
     let apart = match &args.val {
         Some(folder) => {
-            let listing = Listing::read(folder)?;
+            let other = Listing::read(folder)?;
+            if other.questions.is_empty() != listing.questions.is_empty() {
+                return Err(Problem(format!(
+                    "--val {}: one of both has questions, and the other has none",
+                    folder.display()
+                )));
+            }
+            let listing = other;
             let labels = listing.labels(&classes)?;
             Some((listing, labels))
         }
@@ -294,7 +332,8 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
     let count = listing.paths.len() + apart.as_ref().map_or(0, |(listing, _)| listing.paths.len());
     if team.size() > 1 {
         let labels = [&labels[..], apart.as_ref().map_or(&[], |(_, labels)| labels)];
-        team.comm.verify_equal("the list of images", data::hash(&classes, labels))?;
+        let questions = data::hash_questions(&listing.questions);
+        team.comm.verify_equal("the list of images", data::hash(&classes, labels) ^ questions)?;
     }
     let bar = run.bar(count.div_ceil(team.size()), "{bar:40} {pos}/{len} images to tokens  {elapsed}");
     let mut own = Inputs::default();
@@ -318,7 +357,9 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
             (all, test)
         }
         None => {
-            let [learn, test] = split(&all.labels, settings.val_share, settings.seed);
+            // All images with questions are of one class.
+            let classes = if listing.questions.is_empty() { &all.labels } else { &vec![0; all.len()] };
+            let [learn, test] = split(classes, settings.val_share, settings.seed);
             (all.part(&learn), all.part(&test))
         }
     };
@@ -339,10 +380,16 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
             test.len()
         )));
     }
-    let fingerprint = learn.fingerprint()? ^ test.fingerprint()?.rotate_left(1);
+    let other = apart.as_ref().map_or(&listing, |(other, _)| other);
+    let mut fingerprint = learn.fingerprint()? ^ test.fingerprint()?.rotate_left(1);
+    if !listing.questions.is_empty() {
+        let [learn, test] = [&listing, other].map(|listing| data::hash_questions(&listing.questions));
+        fingerprint ^= learn.rotate_left(2) ^ test.rotate_left(3);
+    }
     let scaling = Scaling::of(&learn)?;
     scaling.apply(&learn)?;
     scaling.apply(&test)?;
+    let (learn, test) = (learn.asked(&listing.questions), test.asked(&other.questions));
     Ok((Set { classes, params, scaling, learn, test, fingerprint }, inputs))
 }
 
@@ -368,12 +415,18 @@ fn fit<S: LiveBrand, C: LiveBrand, E: thalweg_train::Precision>(
         .with_num_heads(heads)
         .with_depth(depth)
         .with_num_classes(set.classes.len());
+    let answering = set.answering(settings);
     // The other ranks get what rank 0 has.
     let model = match run.args.resume && run.leads {
         true => TokenTransformer::<S, E>::restore(stream, &files.checkpoint).map_err(|e| format!("--resume: {e}"))?.0,
+        false if set.asks() => TokenTransformer::answering(stream, answering, seed)?,
         false => TokenTransformer::new(stream, config, seed)?,
     };
-    if *model.config() != config {
+    let same = match model.vision_language() {
+        Some(found) => set.asks() && *found == answering,
+        None => *model.config() == config,
+    };
+    if !same {
         return Err(Problem(format!(
             "--resume: {}: the weights are not those of a model with these settings and classes",
             files.checkpoint.display()
@@ -477,9 +530,12 @@ fn write<S: LiveBrand, E: thalweg_train::Precision>(
 ) -> Result<(), Problem> {
     if better {
         let mut tensors = model.tensors()?;
-        set.scaling.fold(&mut tensors);
+        set.scaling.fold(&mut tensors, if set.asks() { "encoder." } else { "" });
         tensors.metadata.insert("format".into(), "thalweg-train".into());
-        tensors.metadata.insert(CLASSES.into(), json!(set.classes).to_string());
+        match set.asks() {
+            true => tensors.metadata.insert(texts::TOKENIZER.into(), json!(texts::BYTES).to_string()),
+            false => tensors.metadata.insert(CLASSES.into(), json!(set.classes).to_string()),
+        };
         tensors.metadata.insert(TOKENS.into(), json!(set.params).to_string());
         output::whole(|| tensors.save(run.files.model))?;
     }

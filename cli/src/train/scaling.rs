@@ -67,8 +67,10 @@ impl Scaling {
         })
     }
 
-    /// Changes a model of scaled tokens into one of tokens as they are.
-    pub(super) fn fold(&self, model: &mut Tensors) {
+    /// Changes a model of scaled tokens into one of tokens as they are. `prefix` stands before the
+    /// names of its first layer.
+    pub(super) fn fold(&self, model: &mut Tensors, prefix: &str) {
+        let name = |name: &str| format!("{prefix}{name}");
         let mut shift = Vec::new();
         let mut scale = |name: &str, by: &[[f64; 2]]| {
             let Some(Data::F32(weight)) = model.tensors.get_mut(name).map(|tensor| &mut tensor.data) else { return };
@@ -81,9 +83,9 @@ impl Scaling {
                 }
             }
         };
-        scale("embed.weight", &self.tokens);
-        scale("position.weight", &self.position);
-        if let Some(Data::F32(bias)) = model.tensors.get_mut("embed.bias").map(|tensor| &mut tensor.data) {
+        scale(&name("embed.weight"), &self.tokens);
+        scale(&name("position.weight"), &self.position);
+        if let Some(Data::F32(bias)) = model.tensors.get_mut(&name("embed.bias")).map(|tensor| &mut tensor.data) {
             for (b, shift) in bias.iter_mut().zip(shift) {
                 *b = (f64::from(*b) - shift) as f32;
             }

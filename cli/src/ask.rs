@@ -1,0 +1,103 @@
+//! The subcommand `thalweg ask`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use thalweg::stream_tags;
+use thalweg_train::{Tensors, VisionLanguage};
+use thalweg_vision::{Pipeline, TokenParams};
+
+use crate::args::{DecodeArg, DeviceArg};
+use crate::inputs::STDIN;
+use crate::output::{self, say};
+use crate::photos::Photos;
+use crate::train::texts::{BYTES, TOKENIZER, ids, text};
+use crate::train::{TOKENS, value};
+
+stream_tags!(Work);
+
+pub(crate) const NOTES: &str = "\
+Examples:
+  thalweg ask model.safetensors digits/3/*.png --question 'which digit'
+      prints a line for each, such as: digits/3/0042.png\t3
+
+Exit code:
+  0  all photographs have a line
+  1  something failed; a line on standard error names each photograph without one
+  2  wrong usage";
+
+#[derive(Debug, Args)]
+pub(crate) struct AskArgs {
+    /// A model that `thalweg train` wrote from questions
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: PathBuf,
+
+    /// PNG, JPEG or WebP files, or - for an image on standard input; a line for each: path and
+    /// answer, separated by a tab
+    #[arg(required = true, value_name = "image|-")]
+    pub(crate) images: Vec<PathBuf>,
+
+    /// The question about each of them
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) question: String,
+
+    #[command(flatten)]
+    pub(crate) device: DeviceArg,
+
+    #[command(flatten)]
+    pub(crate) decode: DecodeArg,
+}
+
+/// Runs the subcommand: prints path and answer of each image, in order.
+pub(crate) fn run(args: &AskArgs) -> Result<ExitCode, String> {
+    let file = Tensors::load(&args.model).map_err(|e| e.to_string())?;
+    let (tokenizer, params): (String, TokenParams) = (value(&file, TOKENIZER)?, value(&file, TOKENS)?);
+    if tokenizer != BYTES {
+        return Err(file
+            .format_error(format!("the tokenizer {tokenizer:?} is none that this version has"))
+            .to_string());
+    }
+    let question = ids(&args.question).map_err(|e| format!("--question: {e}"))?;
+    let (device, note) = args.device.open()?;
+    if let Some(note) = note {
+        say(format_args!("thalweg: {note}"));
+    }
+    let stream = device.stream::<Work>().map_err(|e| e.to_string())?;
+    let mut model = VisionLanguage::<_, f32>::from_tensors(&stream, &file).map_err(|e| e.to_string())?;
+    let places = model.config().max_tokens;
+    // The last id is said and not heard, so it needs no place.
+    let room = (places + 1).saturating_sub(question.len());
+    if room == 0 {
+        return Err(format!("--question: {} bytes, and the model has room for {places}", question.len()));
+    }
+    let pipeline = Pipeline::new(device, params).map_err(|e| e.to_string())?;
+    let mut photos = Photos::open(device, &args.images, &args.decode)?;
+    let mut failed = 0;
+    let name = |index: usize| {
+        let path = &args.images[index];
+        if path.as_os_str() == STDIN { Path::new("stdin").display() } else { path.display() }
+    };
+    while let Some(chunk) = photos.next_chunk(3)? {
+        let mut lines = Vec::new();
+        for (&index, set) in chunk.inputs.iter().zip(chunk.pixels.tokens(&pipeline)) {
+            let wrong = |e: String| format!("{}: {e}", name(index));
+            let set = set.map_err(|e| wrong(e.to_string()))?;
+            let answer = model.generate(&set.tokens, &set.position, &question, room);
+            let answer = text(&answer.map_err(|e| wrong(e.to_string()))?);
+            lines.push((index, Ok(format!("{}\t{}\n", name(index), answer.escape_debug()))));
+        }
+        lines.extend(chunk.failures.into_iter().map(|(index, error)| (index, Err(error))));
+        lines.sort_by_key(|(index, _)| *index);
+        for (index, line) in lines {
+            match line {
+                Ok(line) => output::print(&line)?,
+                Err(error) => {
+                    failed += 1;
+                    say(format_args!("thalweg: {}: {error}", name(index)));
+                }
+            }
+        }
+    }
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
