@@ -255,7 +255,7 @@ fn a_panic_in_an_upload_that_nobody_wants_ends_the_loader() {
         fn drop(&mut self) {
             let Some((begun, go)) = self.0.take() else { return };
             begun.send(()).unwrap();
-            drop(go.recv());
+            _ = go.recv();
             std::panic::panic_any("dropped");
         }
     }

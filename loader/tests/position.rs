@@ -114,7 +114,7 @@ fn skipped_samples_count_with_the_batch_before_them() {
             Sample::new(format!("image {index}"), format!("label {index}"), move |sink| match index {
                 0 => draw(index, sink),
                 3 => {
-                    drop(gate.lock().unwrap().recv());
+                    _ = gate.lock().unwrap().recv();
                     draw(index, sink)
                 }
                 _ => Err("no such luck".into()),
