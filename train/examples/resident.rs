@@ -10,8 +10,9 @@
 //! cargo run --release -p thalweg-train --example resident -- --timeline resident.svg
 //! ```
 //!
-//! It gains the time of the uploads, and the host's time to pack a batch. It needs the memory: use
-//! `texture_prefetch` or `disk_to_model` for a data set that is larger than that of the device.
+//! It leaves the bus to others, and needs the memory: use `texture_prefetch` or `disk_to_model` for
+//! a data set that is larger than that of the device. It is not faster by itself: on an H200 it
+//! takes 386 steps/s, and uploads of 492 kB a step 413, because it enqueues copies for each sequence.
 //! Both runs learn the same weights, bit for bit.
 
 mod support;
