@@ -492,7 +492,9 @@ enum Step {
 }
 
 /// Steps, and whether they order two threads of a warp, of a block, and of two blocks.
-const BETWEEN: [(&[(usize, Step)], [bool; 3]); 12] = {
+type Between = (&'static [(usize, Step)], [bool; 3]);
+
+const BETWEEN: [Between; 12] = {
     use Kind::{Load, Store, Update};
     use Order::{Acquire, AcquireRelease, Relaxed, Release};
     use Step::{Barrier, Fence, Flag, Lanes, WarpBarrier};
