@@ -266,7 +266,10 @@ fn a_panic_in_an_upload_that_nobody_wants_ends_the_loader() {
         let gate = Gate(if index == 1 { lock(&gate).take() } else { None });
         let empty = || std::fs::File::open("/dev/null");
         Sample::new("empty", gate, move |sink| match index {
-            0 => Ok(sink.rgb(1, 1)?.fill(0)),
+            0 => {
+                sink.rgb(1, 1)?.fill(0);
+                Ok(())
+            }
             _ => sink.rgb_in_file(1, 1, empty()?, 0),
         })
     });
