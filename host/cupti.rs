@@ -15,15 +15,15 @@
 //! | 48 .. 52 | stream | |
 //! | 104 .. 112 | name | |
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{CStr, c_char, c_void};
 use std::ops::RangeInclusive;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::driver::work_log::{self, Done, WorkKind};
 use crate::error::{Error, Result};
-use crate::library;
+use crate::{library, lock};
 
 type Status = u32;
 type Request = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
@@ -52,7 +52,7 @@ const NAMES: [&str; 4] = [
 ];
 
 /// The versions whose records begin as the table says.
-const VERSIONS: [RangeInclusive<u32>; 2] = [18..=28, 130_000..=130_499];
+const VERSIONS: [RangeInclusive<u32>; 2] = [19..=28, 130_000..=130_499];
 
 /// The kinds of records: copies, fills, kernels that may run beside others, copies between devices.
 const COPY: u32 = 1;
@@ -70,7 +70,9 @@ const KERNEL_BYTES: usize = 112;
 const COPY_BYTES: usize = 48;
 
 /// A moment on the host's clock and on CUPTI's, in nanoseconds.
-static CLOCKS: OnceLock<(Instant, u64)> = OnceLock::new();
+static CLOCKS: Mutex<Option<(Instant, u64)>> = Mutex::new(None);
+/// The addresses of the buffers that CUPTI has from here.
+static BUFFERS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 static LIBRARY: OnceLock<std::result::Result<Cupti, String>> = OnceLock::new();
 
@@ -117,7 +119,7 @@ pub(crate) fn start() -> Result<()> {
         }
     }
     if let Some((_, at, now)) = best {
-        CLOCKS.get_or_init(|| (at, now));
+        *lock(&CLOCKS) = Some((at, now));
     }
     // SAFETY: [symbol] Both functions are what CUPTI asks for, and live as long as the program.
     check("cuptiActivityRegisterCallbacks", unsafe { (cupti.register)(request, complete) })?;
@@ -157,19 +159,25 @@ pub(crate) fn stream(raw: *mut c_void) -> Option<u64> {
 
 /// Gives CUPTI a buffer for records.
 unsafe extern "C" fn request(buffer: *mut *mut u8, size: *mut usize, most: *mut usize) {
-    // SAFETY: [symbol] The size of the layout is not 0. By the header, CUPTI passes variables for
-    // the results; 0 records mean as many as fit.
-    unsafe {
-        *buffer = alloc_zeroed(BUFFER);
-        if (*buffer).is_null() {
-            handle_alloc_error(BUFFER);
-        }
-        (*size, *most) = (BUFFER.size(), 0);
+    // SAFETY: [symbol] The size of the layout is not 0.
+    let new = unsafe { alloc_zeroed(BUFFER) };
+    let bytes = if new.is_null() { 0 } else { BUFFER.size() };
+    if bytes > 0 {
+        lock(&BUFFERS).push(new.addr());
     }
+    // SAFETY: [symbol] By the header, CUPTI passes variables for the results, and takes null as an
+    // answer; 0 records mean as many as fit.
+    unsafe { (*buffer, *size, *most) = (new, bytes, 0) };
 }
 
 /// Reads the records of a buffer, and frees it.
 unsafe extern "C" fn complete(_: *mut c_void, _: u32, buffer: *mut u8, _: usize, valid: usize) {
+    {
+        // One of another user of CUPTI is not read, and is left to that one.
+        let mut own = lock(&BUFFERS);
+        let Some(place) = own.iter().position(|address| *address == buffer.addr()) else { return };
+        own.swap_remove(place);
+    }
     if let Some(Ok(cupti)) = LIBRARY.get() {
         let mut record = std::ptr::null();
         // SAFETY: [symbol] By the header, the buffer is one of `request` with so many bytes of
@@ -214,7 +222,7 @@ unsafe fn read(record: *const u8) -> Option<Done> {
         _ => return None,
     };
     let (start, end) = (long(bytes, 16)?, long(bytes, 24)?);
-    let &(at, zero) = CLOCKS.get()?;
+    let (at, zero) = (*lock(&CLOCKS))?;
     let instant = |time: u64| match time.checked_sub(zero) {
         Some(after) => at.checked_add(Duration::from_nanos(after)),
         None => at.checked_sub(Duration::from_nanos(zero - time)),

@@ -442,6 +442,18 @@ fn advice_changes_at_its_thresholds() {
     assert!(second.with_upload_limit(899, 1000.0).advice.starts_with("compute-bound"));
 }
 
+/// A span around a copy and a kernel covers both, and the gap between them.
+#[test]
+fn what_the_device_reports_counts_instead_of_the_spans_around_it() {
+    let around = Span { line: Some(std::panic::Location::caller()), ..made("gpu", Activity::Compute, 0, 10) };
+    let reported = [made("gpu", Activity::Upload, 0, 4), made("gpu", Activity::Compute, 6, 10)];
+    let metrics = [around.clone()].into_iter().chain(reported).collect::<Trace>().metrics();
+    assert_eq!((metrics.overlap, metrics.gpu_idle), (0.0, Duration::from_millis(2)));
+    let upload = Span { line: around.line, ..made("up", Activity::Upload, 0, 4) };
+    let metrics = [around, upload].into_iter().collect::<Trace>().metrics();
+    assert_eq!((metrics.overlap, metrics.gpu_idle), (1.0, Duration::ZERO), "without reports, spans count");
+}
+
 #[test]
 fn labels_are_added_up_without_their_numbers() {
     let ms = Duration::from_millis;
@@ -453,6 +465,7 @@ fn labels_are_added_up_without_their_numbers() {
         labeled("copy 10", Activity::Download, 4, 5),
         labeled("kernel", Activity::Compute, 5, 20),
         labeled("7", Activity::Host, 0, 1),
+        labeled("finish_f32", Activity::Copy, 0, 1),
     ]
     .into_iter()
     .collect();
@@ -462,12 +475,13 @@ fn labels_are_added_up_without_their_numbers() {
         (Activity::Compute, "kernel", 1, ms(15)),
         (Activity::Upload, "copy", 2, ms(5)),
         (Activity::Host, "7", 1, ms(1)),
+        (Activity::Copy, "finish_f32", 1, ms(1)),
         (Activity::Download, "copy", 1, ms(1)),
     ];
     assert_eq!(rows, want);
     let copies = &table.rows()[1];
     assert_eq!((copies.mean(), copies.longest, copies.share), (ms(5) / 2, ms(3), 0.25));
-    assert_eq!(table.to_string().lines().count(), 5, "{table}");
+    assert_eq!(table.to_string().lines().count(), 6, "{table}");
     assert!(Trace::default().by_label().to_string().ends_with("no span was recorded"));
     let name = |i: u8| format!("{}", char::from(b'a' + i));
     let many: Trace = (0..12).map(|i| labeled(&name(i), Activity::Compute, 0, 1 + u64::from(i))).collect();

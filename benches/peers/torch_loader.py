@@ -128,7 +128,7 @@ def main():
     for n in workers:
         rate, busy, loss = train(paths, args.batch, args.steps, n, device)
         losses.add(f"{loss:.3f}")
-        share = f", kernels run {100 * busy:.1f} % of the time" if device == "cuda" else ""
+        share = f", a step is under way {100 * busy:.1f} % of the time" if device == "cuda" else ""
         print(f"{n} workers: {rate:.1f} steps/s{share}; last loss {loss:.4f}", flush=True)
     print("the losses are equal to 3 places" if len(losses) == 1 else f"the losses differ: {sorted(losses)}")
 

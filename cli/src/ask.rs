@@ -13,7 +13,7 @@ use crate::inputs::STDIN;
 use crate::output::{self, say};
 use crate::photos::Photos;
 use crate::train::texts::{BYTES, TOKENIZER, ids, text};
-use crate::train::{TOKENS, value};
+use crate::train::{CLASSES, TOKENS, value};
 
 stream_tags!(Work);
 
@@ -52,6 +52,9 @@ pub(crate) struct AskArgs {
 /// Runs the subcommand: prints path and answer of each image, in order.
 pub(crate) fn run(args: &AskArgs) -> Result<ExitCode, String> {
     let file = Tensors::load(&args.model).map_err(|e| e.to_string())?;
+    if file.metadata.contains_key(CLASSES) {
+        return Err(file.format_error("this model tells classes: use `thalweg predict`".into()).to_string());
+    }
     let (tokenizer, params): (String, TokenParams) = (value(&file, TOKENIZER)?, value(&file, TOKENS)?);
     if tokenizer != BYTES {
         return Err(file
@@ -84,8 +87,14 @@ pub(crate) fn run(args: &AskArgs) -> Result<ExitCode, String> {
             let wrong = |e: String| format!("{}: {e}", name(index));
             let set = set.map_err(|e| wrong(e.to_string()))?;
             let answer = model.generate(&set.tokens, &set.position, &question, room);
-            let answer = text(&answer.map_err(|e| wrong(e.to_string()))?);
-            lines.push((index, Ok(format!("{}\t{}\n", name(index), answer.escape_debug()))));
+            let answer = answer.map_err(|e| wrong(e.to_string()))?;
+            lines.push((
+                index,
+                match answer.last() {
+                    Some(0) => Ok(format!("{}\t{}\n", name(index), one_line(&text(&answer)))),
+                    _ => Err(format!("no whole answer fits: the model has room for {places} bytes with the question")),
+                },
+            ));
         }
         lines.extend(chunk.failures.into_iter().map(|(index, error)| (index, Err(error))));
         lines.sort_by_key(|(index, _)| *index);
@@ -100,4 +109,19 @@ pub(crate) fn run(args: &AskArgs) -> Result<ExitCode, String> {
         }
     }
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns a text with its control characters escaped, so that it stays on its line.
+fn one_line(text: &str) -> String {
+    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(escaped).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn an_answer_stays_as_it_is_on_its_line() {
+        assert_eq!(super::one_line("it's \"12\" \\ ä"), "it's \"12\" \\ ä");
+        assert_eq!(super::one_line("a\tb\nc"), "a\\tb\\nc");
+    }
 }

@@ -126,7 +126,8 @@ fn write_one(args: &AugmentArgs, augmentation: &Augmentation, device: Device, im
         ("factors", F64(&factors), vec![6]),
         ("image", F32(&result), vec![3, size, size]),
     ];
-    if changes != [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0] {
+    let Augmentation { flip_vertical, rotation, hue, erasing, mixup, .. } = augmentation;
+    if [*flip_vertical, *rotation, *hue] != [0.0; 3] || erasing.is_some() || mixup.is_some() {
         tensors.push(("changes", F64(&changes), vec![8]));
     }
     let about = [

@@ -233,7 +233,7 @@ pub(crate) enum Command {
         override_usage = "thalweg process [OPTIONS] <--model <NAME>|--config <FILE>> --out <FILE|DIR> <image|->..."
     )]
     Process(Box<ProcessArgs>),
-    /// Train a model that tells the classes of photographs apart
+    /// Train a model that tells the classes of photographs apart, or answers questions about them
     #[cfg(feature = "train")]
     #[command(after_long_help = crate::train::args::NOTES, args_override_self = true)]
     Train(Box<crate::train::args::TrainArgs>),

@@ -13,6 +13,7 @@ use crate::inputs::STDIN;
 use crate::output::{self, say};
 use crate::photos::Photos;
 use crate::train::data::Packed;
+use crate::train::texts::TOKENIZER;
 use crate::train::{CLASSES, TOKENS, value};
 
 stream_tags!(Work);
@@ -51,6 +52,9 @@ pub(crate) struct PredictArgs {
 /// Runs the subcommand: prints path, class and probability of each image, in order.
 pub(crate) fn run(args: &PredictArgs) -> Result<ExitCode, String> {
     let file = Tensors::load(&args.model).map_err(|e| e.to_string())?;
+    if file.metadata.contains_key(TOKENIZER) {
+        return Err(file.format_error("this model answers questions: use `thalweg ask`".into()).to_string());
+    }
     let (classes, params): (Vec<String>, TokenParams) = (value(&file, CLASSES)?, value(&file, TOKENS)?);
     let (device, note) = args.device.open()?;
     if let Some(note) = note {

@@ -2,7 +2,7 @@
 //! that nobody wrapped in a span.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crate::lock;
@@ -31,15 +31,18 @@ pub(crate) struct Done {
 }
 
 static ON: AtomicBool = AtomicBool::new(false);
+/// The device whose work is logged.
+static DEVICE: AtomicUsize = AtomicUsize::new(0);
 static DONE: Mutex<Vec<Done>> = Mutex::new(Vec::new());
 
-/// Begins to log. Returns false if somebody else logs.
-pub(crate) fn start() -> bool {
+/// Begins to log what a device does. Returns false if somebody else logs.
+pub(crate) fn start(device: usize) -> bool {
     let mut done = lock(&DONE);
     if ON.load(Ordering::Relaxed) {
         return false;
     }
     done.clear();
+    DEVICE.store(device, Ordering::Relaxed);
     ON.store(true, Ordering::Relaxed);
     true
 }
@@ -55,17 +58,15 @@ pub(crate) fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// Adds work, if somebody logs.
+/// Adds work, if somebody logs that of its device.
 pub(crate) fn add(work: Done) {
-    if is_on() {
-        lock(&DONE).push(work);
+    let mut done = lock(&DONE);
+    if is_on() && work.device == DEVICE.load(Ordering::Relaxed) {
+        done.push(work);
     }
 }
 
-/// Takes the work of a device.
-pub(crate) fn take(device: usize) -> Vec<Done> {
-    let mut done = lock(&DONE);
-    let (own, others) = std::mem::take(&mut *done).into_iter().partition(|work| work.device == device);
-    *done = others;
-    own
+/// Takes the work.
+pub(crate) fn take() -> Vec<Done> {
+    std::mem::take(&mut lock(&DONE))
 }

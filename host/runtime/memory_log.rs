@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use std::panic::Location;
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
@@ -125,14 +125,21 @@ impl MemoryLog {
 impl Log {
     #[inline]
     #[track_caller]
-    pub(crate) fn made(&self, allocation: u64, bytes: u64, by: Allocator, in_use: u64) {
+    pub(crate) fn made(&self, allocation: u64, bytes: u64, by: Allocator, in_use: &AtomicU64) {
         if self.on.load(Ordering::Relaxed) {
             self.note(allocation, bytes, by, in_use, Location::caller());
         }
     }
 
     #[cold]
-    fn note(&self, allocation: u64, bytes: u64, by: Allocator, in_use: u64, location: &'static Location<'static>) {
+    fn note(
+        &self,
+        allocation: u64,
+        bytes: u64,
+        by: Allocator,
+        in_use: &AtomicU64,
+        location: &'static Location<'static>,
+    ) {
         let mut state = lock(&self.state);
         let State { lines, places, allocations, .. } = &mut *state;
         let at = *places.entry((location, by.stream)).or_insert_with(|| {
@@ -145,17 +152,17 @@ impl Log {
         line.peak = line.peak.max(line.in_use);
         line.allocations += 1;
         allocations.insert(allocation, (at, bytes));
-        state.moment(in_use);
+        state.moment(in_use.load(Ordering::Relaxed)); // under the lock, so that the last one stays
     }
 
     #[inline]
-    pub(crate) fn freed(&self, allocation: u64, in_use: u64) {
+    pub(crate) fn freed(&self, allocation: u64, in_use: &AtomicU64) {
         if self.on.load(Ordering::Relaxed) {
             let mut state = lock(&self.state);
             if let Some((at, bytes)) = state.allocations.remove(&allocation) {
                 state.lines[at].in_use -= bytes;
             }
-            state.moment(in_use);
+            state.moment(in_use.load(Ordering::Relaxed));
         }
     }
 }

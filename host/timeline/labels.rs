@@ -51,8 +51,8 @@ impl ByLabel {
 }
 
 impl Trace {
-    /// Adds up the spans by activity and label. A number at the end of a label does not count, so
-    /// `chunk 0` and `chunk 1` are one row.
+    /// Adds up the spans by activity and label. A number behind a space at the end of a label does
+    /// not count, so `chunk 0` and `chunk 1` are one row.
     ///
     /// ```
     /// use std::time::Duration;
@@ -102,10 +102,12 @@ impl LabelMetrics {
     }
 }
 
-/// The label without a number at its end; all of it, if nothing else is in it.
+/// The label without a number at its end, which follows a space; all of it, if there is none. The
+/// digits of a name, such as that of the kernel `finish_f32`, stay.
 fn without_number(label: &str) -> &str {
-    let rest = label.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end();
-    if rest.is_empty() { label } else { rest }
+    let rest = label.trim_end_matches(|c: char| c.is_ascii_digit());
+    let name = rest.trim_end();
+    if name.is_empty() || name.len() == rest.len() { label } else { name }
 }
 
 impl fmt::Display for ByLabel {

@@ -22,6 +22,10 @@ pub struct TrackMetrics {
 /// Metrics of the times of a trace: how busy each track is, what overlaps, and how long the host
 /// waits.
 ///
+/// If the trace has what the device itself reported
+/// ([`Timeline::with_all_work`](super::Timeline::with_all_work)), then `overlap`, `gpu_idle` and
+/// the advice are of that. Otherwise they are of the spans, each of which counts as a whole.
+///
 /// Where spans of a track overlap, their time counts once, so nested spans change nothing. The
 /// ratios of an empty trace are 0.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,7 +107,12 @@ fn of(trace: &Trace) -> Metrics {
 
     let (start, end) = trace.extent();
     let wall = end - start;
-    let all_of = |which: &[Activity]| union(trace.spans().iter().filter(|span| which.contains(&span.activity)));
+    // A span around a copy and a kernel is one of both, so what the device reports counts instead.
+    let of_device = |span: &Span| !matches!(span.activity, Host | Wait);
+    let reported = trace.spans().iter().any(|span| span.line.is_none() && of_device(span));
+    let counts = |span: &&Span| !reported || span.line.is_none() || !of_device(span);
+    let all_of =
+        |which: &[Activity]| union(trace.spans().iter().filter(|span| which.contains(&span.activity)).filter(counts));
     let (copies, kernels) = (all_of(&[Upload, Download, Copy]), all_of(&[Compute]));
     let gpu_idle = wall - length(&all_of(&[Upload, Download, Copy, Compute]));
     let smaller = length(&copies).min(length(&kernels));

@@ -119,7 +119,12 @@ impl Timeline {
     /// a launch costs more with it.
     ///
     /// On a GPU this is the work of CUPTI (`libcupti.so`), which the first call of a process loads.
-    /// `THALWEG_CUPTI` names its file. The CPU device asks its own queues.
+    /// `THALWEG_CUPTI` names its file. No other profiler of the process may use CUPTI meanwhile.
+    /// What a GPU has not finished at [`finish`](Self::finish) is in no trace, so wait for its
+    /// streams first. The CPU device asks its own queues; with a seed, it runs a copy in parts, and
+    /// each is a piece of work.
+    ///
+    /// Each piece of work takes some 100 bytes of memory until `finish`.
     ///
     /// ```
     /// use thalweg::{Device, Timeline, stream_tags};

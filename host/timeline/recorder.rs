@@ -288,7 +288,7 @@ impl Recorder {
 
 /// Begins to log what the device does.
 fn start_work_log(device: Device) -> Result<()> {
-    if !work_log::start() {
+    if !work_log::start(device.number_in_log()) {
         return Err(Error::Parameter {
             name: "timelines with all work",
             given: "more than one at a time".into(),
@@ -311,7 +311,7 @@ impl Recorder {
         if self.device().kind() == DeviceKind::Cuda {
             cupti::flush()?;
         }
-        for work in work_log::take(self.device().number_in_log()) {
+        for work in work_log::take() {
             let Some((start, end)) = self.clock.at(work.start).zip(self.clock.at(work.end)) else { continue };
             let activity = match work.kind {
                 WorkKind::Kernel | WorkKind::Fill => Activity::Compute,

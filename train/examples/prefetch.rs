@@ -77,7 +77,7 @@ fn main() -> Result<()> {
         let busy = metrics.tracks.iter().filter(|track| track.track.contains("Train")).map(|track| track.busy);
         let share = 100.0 * busy.sum::<Duration>().as_secs_f64() / time.as_secs_f64();
         let rate = steps as f64 / time.as_secs_f64();
-        println!("{ahead} batches ahead: {rate:.1} steps/s, kernels run {share:.1} % of the time");
+        println!("{ahead} batches ahead: {rate:.1} steps/s, a step is under way {share:.1} % of the time");
         let first = first.get_or_insert_with(|| weights.clone());
         assert!(first.tensors == weights.tensors, "the weights differ from those without a batch ahead");
         args.save(&trace)?;

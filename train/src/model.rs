@@ -317,6 +317,11 @@ impl Model {
         Ok(())
     }
 
+    /// Returns the half that does not learn.
+    pub(crate) fn frozen(&self) -> Option<Half> {
+        self.frozen
+    }
+
     /// Returns the weights that learn.
     pub(crate) fn learned(&self) -> Range<usize> {
         let start = |name: &str| {

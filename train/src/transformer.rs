@@ -26,8 +26,8 @@ use crate::vision_language::{Half, VisionLanguageConfig};
 ///
 /// The first batch, and later each that is larger than all before, allocates device memory. All
 /// other steps allocate none and wait for nothing. When a batch has as many tokens and sequences as
-/// an earlier one, its step is captured, and later ones of this shape are graphs that one call
-/// enqueues ([`set_graphs`](Self::set_graphs)). The same batches give the same bits on every
+/// an earlier one, and as many ids of texts and answers, its step is captured, and later ones of
+/// this shape are graphs that one call enqueues ([`set_graphs`](Self::set_graphs)). The same batches give the same bits on every
 /// run on the same device, with graphs or without.
 ///
 /// ```
@@ -162,7 +162,7 @@ impl Loss {
         if let Some(sequences) = self.sequences.filter(|&n| n < 1 << 24)
             && numbers[1] != sequences as f32
         {
-            let what = format!("all ranks have {} sequences together, and this one says {sequences}", numbers[1]);
+            let what = format!("all ranks have {} losses together, and this one says {sequences}", numbers[1]);
             return Err(Error::Batch(what));
         }
         Ok(numbers[0])
@@ -274,7 +274,10 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
 
     /// Freezes a half of a vision-language model from the next step on, or none. Its weights stay,
     /// and the norm of a gradient that is clipped is without them. A frozen encoder has no backward
-    /// pass.
+    /// pass. A checkpoint keeps which half it is.
+    ///
+    /// The corrections of the moments count all steps of the model. So a half that is freed after
+    /// many steps begins with steps that are up to 6.6 times as large: lower the rate for them.
     ///
     /// # Errors
     /// The model learns classes.
@@ -475,6 +478,9 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
         layout.unflatten(&self.stream.read_blocking(&moments.adamw.first)?, "first.", &mut tensors);
         layout.unflatten(&self.stream.read_blocking(&moments.adamw.second)?, "second.", &mut tensors);
         tensors.metadata.insert("steps".into(), self.steps.to_string());
+        if let Some(half) = self.model.frozen() {
+            tensors.metadata.insert("frozen".into(), half.name().into());
+        }
         for (key, value) in progress {
             tensors.metadata.insert(format!("progress.{key}"), value.clone());
         }
@@ -496,6 +502,10 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
             return Err(tensors.format_error(format!("`steps` is {steps}, and {MOST_STEPS} are the most")));
         }
         model.steps = steps;
+        if let Some(name) = tensors.metadata.get("frozen") {
+            let half = Half::ALL.into_iter().find(|half| half.name() == name);
+            model.freeze(Some(half.ok_or_else(|| tensors.format_error(format!("`frozen` is {name:?}")))?))?;
+        }
         let Self { model: Model { layout, .. }, state: Some((_, moments)), .. } = &mut model else {
             return Err(Error::Lost);
         };

@@ -51,7 +51,8 @@ rises over the first epoch and stays, so then the weights are those of one long 
 
 Results:
   FILE.safetensors             the best model so far: weights, classes, and how
-                               images become tokens; `thalweg predict` takes it
+                               images become tokens; `thalweg predict` takes it, or,
+                               of questions, `thalweg ask`
   FILE.checkpoint.safetensors  what --resume needs, after each epoch, and within an epoch
                                as often as --checkpoint-steps says
   FILE.curves.svg              loss and accuracy over the epochs
@@ -69,7 +70,8 @@ Flags count more than the file, and of equal flags the last one counts. A broken
 
 #[derive(Debug, Args)]
 pub(crate) struct TrainArgs {
-    /// A folder with a folder for each class, or a table of paths and classes
+    /// A folder with a folder for each class, a table of paths and classes, or a .jsonl file of
+    /// questions
     #[arg(value_name = "DATA")]
     pub(crate) data: PathBuf,
 
@@ -190,12 +192,14 @@ impl TrainArgs {
     /// Returns the settings: those of the run that goes on, or the defaults, then those of
     /// --config, then the flags. A run that goes on keeps its settings.
     pub(crate) fn settings(&self, saved: Option<&Settings>) -> Result<Settings, String> {
+        let mut defaults = Settings::default();
+        if asks(&self.data) {
+            defaults.epochs = 12; // an image is there once for each question
+        }
         let mut settings = match (&self.config, saved) {
-            (Some(path), _) => Settings::read(path)?,
+            (Some(path), _) => Settings::read(path, &defaults)?,
             (None, Some(saved)) => saved.clone(),
-            // An image is there once for each question.
-            (None, None) if asks(&self.data) => Settings { epochs: 12, ..Settings::default() },
-            (None, None) => Settings::default(),
+            (None, None) => defaults,
         };
         macro_rules! take {
             ($($name:ident)*) => {$(

@@ -91,12 +91,13 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> Learner<C, S, E> {
                     (said, right)
                 }
             };
-            found[0] = f64::from(said.loss.unwrap_or(f32::NAN)) * places.len() as f64;
+            // The mean loss of a batch of answers is one over their ids.
+            found[0] = f64::from(said.loss.unwrap_or(f32::NAN)) * images.losses(places) as f64;
             found[1] = right as f64;
         }
         sum(self.comm(), &mut found)?;
-        let all = |k: usize| found.iter().skip(k).step_by(2).sum::<f64>() / images.len() as f64;
-        Ok((all(0), all(1)))
+        let all = |k: usize| found.iter().skip(k).step_by(2).sum::<f64>();
+        Ok((all(0) / images.losses(&places) as f64, all(1) / images.len() as f64))
     }
 
     /// Makes sure that all ranks have the same weights.

@@ -332,7 +332,8 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
     let count = listing.paths.len() + apart.as_ref().map_or(0, |(listing, _)| listing.paths.len());
     if team.size() > 1 {
         let labels = [&labels[..], apart.as_ref().map_or(&[], |(_, labels)| labels)];
-        let questions = data::hash_questions(&listing.questions);
+        let asked = |listing: &Listing| data::hash_questions(&listing.questions);
+        let questions = asked(&listing) ^ apart.as_ref().map_or(0, |(other, _)| asked(other).rotate_left(1));
         team.comm.verify_equal("the list of images", data::hash(&classes, labels) ^ questions)?;
     }
     let bar = run.bar(count.div_ceil(team.size()), "{bar:40} {pos}/{len} images to tokens  {elapsed}");

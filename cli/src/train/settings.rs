@@ -86,10 +86,14 @@ impl Default for Settings {
 
 impl Settings {
     /// Reads a file of settings. What it leaves out is the default.
-    pub(crate) fn read(path: &Path) -> Result<Self, String> {
+    pub(crate) fn read(path: &Path, defaults: &Self) -> Result<Self, String> {
         let wrong = |what: String| format!("--config {}: {what}", path.display());
         let text = fs::read_to_string(path).map_err(|e| wrong(format!("cannot read it: {e}")))?;
-        serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))
+        let given: Self = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+        let named: Value = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+        // The one setting whose default depends on the data.
+        let epochs = if named.get("epochs").is_some() { given.epochs } else { defaults.epochs };
+        Ok(Self { epochs, ..given })
     }
 
     /// Says which flags differ from those of a run.

@@ -61,8 +61,14 @@ pub(super) fn read(data: &Path) -> Result<(Vec<PathBuf>, Vec<Question>), String>
     let (mut paths, mut places, mut questions) = (Vec::new(), HashMap::new(), Vec::new());
     for (line, text) in (1..).zip(text.lines()).filter(|(_, text)| !text.trim().is_empty()) {
         let here = |what: String| wrong(format!("line {line}: {what}"));
-        let found: Line =
-            serde_json::from_str(text).map_err(|e| here(format!("{e}; expected image, question and answer")))?;
+        let found: Line = serde_json::from_str(text).map_err(|e| {
+            // Each text is one line of the file.
+            let (what, place) = (e.to_string(), format!(" at line {} column {}", e.line(), e.column()));
+            here(format!("{}; expected image, question and answer", what.trim_end_matches(&place)))
+        })?;
+        if found.image.as_os_str().is_empty() {
+            return Err(here("image: the path is empty".into()));
+        }
         let [mut all, answer] = [("question", &found.question), ("answer", &found.answer)]
             .map(|(name, text)| ids(text).map_err(|e| here(format!("{name}: {e}"))))
             .into_iter()

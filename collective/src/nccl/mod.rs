@@ -692,25 +692,19 @@ impl Abort for Shared {
             }
         };
         if let Some(raw) = comm.take() {
-            let library = self.library;
+            let (library, ending) = (self.library, Ending::new());
             let abort = move || {
                 let Raw(raw) = { raw };
                 // SAFETY: It was taken out of its place, and no thread is inside NCCL with it,
                 // because the lock was held. So nobody uses it again.
                 _ = beside_captures(|| unsafe { (library.abort)(raw) });
+                drop(ending);
             };
             // NCCL first tells its kernels to end, and then waits for the graphs that have
             // operations of the communicator. Nobody here waits for those.
             match graph::any_alive() {
                 false => abort(),
-                true => {
-                    let ending = Ending::new();
-                    let abort = move || {
-                        abort();
-                        drop(ending);
-                    };
-                    drop(thread::Builder::new().name("thalweg abort".to_owned()).spawn(abort));
-                }
+                true => drop(thread::Builder::new().name("thalweg abort".to_owned()).spawn(abort)),
             }
         }
         self.changed.notify_all();

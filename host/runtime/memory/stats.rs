@@ -13,14 +13,14 @@ pub(super) fn count(device: Device, allocation: u64, bytes: usize, by: Allocator
     let before = book.in_use.fetch_add(bytes, Ordering::Relaxed);
     book.peak.fetch_max(before + bytes, Ordering::Relaxed);
     book.allocations.fetch_add(1, Ordering::Relaxed);
-    book.log.made(allocation, bytes, by, before + bytes);
+    book.log.made(allocation, bytes, by, &book.in_use);
 }
 
 /// Notes that an allocation has no owner any more.
 pub(super) fn count_less(device: Device, allocation: u64, bytes: usize) {
     let (book, bytes) = (device.memory_book(), bytes as u64);
-    let before = book.in_use.fetch_sub(bytes, Ordering::Relaxed);
-    book.log.freed(allocation, before - bytes);
+    book.in_use.fetch_sub(bytes, Ordering::Relaxed);
+    book.log.freed(allocation, &book.in_use);
 }
 
 /// The memory that buffers of this program have on a device, and what its pool of page-locked

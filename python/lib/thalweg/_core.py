@@ -346,6 +346,11 @@ class Pipeline:
 class Augment:
     """Random crops, flips, colors and blurs. Seed, epoch and index decide what happens to an image.
 
+    Off by default: `flip_vertical`, the probability of a flip upside down; `rotation`, the most degrees either way; `hue`,
+    the most of a turn of the color circle either way, up to 0.5; `erase`, the area of an erased rectangle as a part of the
+    image, from and to, which comes with the probability `erase_p`; and `mixup`, the alpha of a Beta distribution, from 0.05 to
+    1: each image is mixed with the next one of its batch, and `mix_weights` says by which weight.
+
     >>> import numpy, thalweg
     >>> augment = thalweg.Augment(32, seed=7, device="cpu", into="numpy")
     >>> images = [numpy.full((40, 70, 3), 90, numpy.uint8)]

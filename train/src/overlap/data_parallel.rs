@@ -86,7 +86,8 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
         let s = model.stream;
         let layout = &model.model.layout;
         // Heads, eps and the like are part of it: with others the ranks compute other gradients.
-        let shape = format!("{:?} {:?} {:?}", model.model.config, model.vision_language(), layout.slots());
+        let shape = (&model.model.config, model.vision_language(), model.model.frozen(), layout.slots());
+        let shape = format!("{shape:?}");
         comm.verify_equal("the shape of the model", hash(shape.bytes().map(u64::from)))?;
         let starts = starts(layout).collect();
         let mut lens = layout.lens();
@@ -145,7 +146,7 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
     ) -> Result<Loss> {
         let own: usize = extents.iter().map(|extent| extent.losses()).sum();
         if sequences == 0 || sequences < own {
-            return Err(Error::Batch(format!("{own} sequences of {sequences} in {} batches", extents.len())));
+            return Err(Error::Batch(format!("{own} losses of {sequences} in {} batches", extents.len())));
         }
         if !starts(&self.model.model.layout).eq(self.starts.iter().copied()) {
             return Err(Error::Config("the model is another one than at the start".into()));

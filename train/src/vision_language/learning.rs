@@ -22,6 +22,18 @@ pub enum Half {
     Decoder,
 }
 
+impl Half {
+    pub(crate) const ALL: [Self; 2] = [Self::Encoder, Self::Decoder];
+
+    /// The name in a checkpoint.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Encoder => "encoder",
+            Self::Decoder => "decoder",
+        }
+    }
+}
+
 /// The places of projector and decoder.
 #[derive(Clone, Debug)]
 pub(crate) struct TextHead {
