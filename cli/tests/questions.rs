@@ -98,6 +98,7 @@ fn what_is_no_question_is_an_error() {
         ("{\"image\": \"a.png\", \"question\": \"what\"}", "line 1: missing field `answer`"),
         ("{\"image\": \"a.png\", \"question\": \"\", \"answer\": \"b\"}", "line 1: question: the text is empty"),
         ("{\"image\": \"a.png\", \"question\": \"a\\u0000\", \"answer\": \"b\"}", "line 1: question: byte 1 of"),
+        ("{\"image\": \"\", \"question\": \"a\", \"answer\": \"b\"}", "line 1: image: the path is empty"),
         ("\n", "there are no questions"),
     ] {
         let data = bench.file("questions.jsonl", line.as_bytes());
@@ -110,5 +111,9 @@ fn what_is_no_question_is_an_error() {
     run("").expect(1, &["--question: the text is empty"]);
     run(&"a".repeat(65)).expect(1, &["--question: 65 bytes, and the model has room for 64"]);
     // Nobody predicts classes with it, and nobody asks a model of classes.
-    Run::of(thalweg().arg("predict").arg(&out).arg(&image)).expect(1, &["the metadata has no `thalweg.classes`"]);
+    Run::of(thalweg().arg("predict").arg(&out).arg(&image))
+        .expect(1, &["this model answers questions: use `thalweg ask`"]);
+    let classes = data(&bench, "classes", 3, 0);
+    train(&classes, &out, &["--epochs", "1"]).expect(0, &[]);
+    run("what").expect(1, &["this model tells classes: use `thalweg predict`"]);
 }

@@ -370,7 +370,7 @@ fn a_wrong_number_of_sequences_is_found() {
     });
     assert_eq!(
         ended[0].as_ref().unwrap_err().to_string(),
-        "the batch: all ranks have 4 sequences together, and this one says 2"
+        "the batch: all ranks have 4 losses together, and this one says 2"
     );
     assert!(ended[1].is_ok(), "{ended:?}");
 }
