@@ -1,8 +1,8 @@
 //! What goes wrong among threads: each rank gets the same typed failure in time, no value of a
 //! failed operation reaches the program, and no thread and no socket is left.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -153,16 +153,18 @@ fn messages_of_other_types_are_named() {
 #[test]
 fn who_waits_learns_of_a_failure_of_others() {
     for over in [Over::Memory, Over::Tcp] {
-        let (learned, started) = (AtomicBool::new(false), Instant::now());
+        let (learned, ready, started) = (AtomicBool::new(false), Barrier::new(3), Instant::now());
         let ended = run(over, &own_devices(3), options(LONG), |rank, world| -> Result<bool> {
             let mut comm = world.comm(rank.stream::<Reduce>()?)?;
             let mut x = comm.stream().alloc_zeroed::<u8>(4)?;
-            match rank.index() {
-                0 => comm.recv(1, &mut x)?,
-                1 => comm.recv(2, &mut x)?,
-                _ => comm.send(1, x.slice(..3).map_err(thalweg::Error::from)?)?,
-            }
-            let failed = comm.synchronize().is_err();
+            ready.wait(); // all have their memory before somebody fails
+            let called = match rank.index() {
+                0 => comm.recv(1, &mut x),
+                1 => comm.recv(2, &mut x),
+                _ => comm.send(1, x.slice(..3).map_err(thalweg::Error::from)?),
+            };
+            // The others may have failed before this call.
+            let failed = called.and_then(|()| comm.synchronize()).is_err();
             if rank.index() == 0 {
                 learned.store(true, Ordering::Release);
             }
