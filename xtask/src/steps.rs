@@ -11,7 +11,7 @@ pub(crate) use ptx::update_ptx;
 pub(crate) use test::mutations;
 
 /// The number of shares of the slow steps. One of them is run each day.
-pub(crate) const SHARES: u64 = 4;
+pub(crate) const SHARES: u64 = 8;
 
 /// One step of CI.
 pub(crate) struct Step {
@@ -75,7 +75,7 @@ pub(crate) const STEPS: &[Step] = &[
     step(Group::Test, "checked", None, 360, "tests of kernels on the checked device", test::checked),
     step(Group::Test, "loom", None, 80, "interleavings of the CPU device's queues", test::loom),
     step(Group::Examples, "examples", None, 100, "every example, from the build of the tests", examples::examples),
-    step(Group::Examples, "benchmarks", None, 100, "benchmarks run and check what they time", examples::benchmarks),
+    step(Group::Examples, "benchmarks", Some(1), 100, "benchmarks run and check what they time", examples::benchmarks),
     step(Group::Examples, "tutorial", None, 200, "docs/first-kernel.md, followed from an empty folder", examples::tutorial),
     step(Group::Ptx, "ptx", None, 400, "the PTX is what the sources make, byte for byte", ptx::compare),
     step(Group::Ptx, "ptxas", None, 100, "every architecture takes the PTX; registers as recorded", ptx::assemble),
@@ -84,15 +84,15 @@ pub(crate) const STEPS: &[Step] = &[
     step(Group::Ship, "windows", Some(1), 200, "the libraries and the command compile for Windows", ship::windows),
     step(Group::Ship, "macos", Some(1), 200, "the libraries and the command compile for macOS", ship::macos),
     step(Group::Examples, "release", Some(2), 400, "the examples in release builds, as README.md prints them", examples::release),
-    step(Group::Examples, "safe", Some(2), 300, "packages of kernels apart from the workspace", examples::safe),
+    step(Group::Examples, "safe", Some(5), 300, "packages of kernels apart from the workspace", examples::safe),
     step(Group::Test, "photographs", Some(0), 100, "the images of Pillow's tests, as Pillow has them", test::photographs),
     step(Group::Test, "resize", Some(1), 60, "resizes of image processors, as three versions of Pillow have them", test::resize),
-    step(Group::Test, "proof", Some(1), 200, "the theorem and the model of streams: no race, and each rule is needed", proof::proof),
-    step(Group::Test, "trace", Some(2), 600, "tests of streams under the log's checker, and broken rules of the library, which it rejects", test::trace),
-    step(Group::Test, "order", Some(0), 500, "loom and shuttle: calls of threads that overlap, and broken rules, on which both fail", test::order),
+    step(Group::Test, "proof", Some(5), 200, "the theorem and the model of streams: no race, and each rule is needed", proof::proof),
+    step(Group::Test, "trace", Some(6), 600, "tests of streams under the log's checker, and broken rules of the library, which it rejects", test::trace),
+    step(Group::Test, "order", Some(4), 500, "loom and shuttle: calls of threads that overlap, and broken rules, on which both fail", test::order),
     step(Group::Test, "python", Some(3), 500, "the wheel of python/, tested in a fresh environment", test::python),
-    step(Group::Test, "builder", Some(3), 120, "tests of the PTX builder, of xtask and of the runner of mutations", test::builder),
-    step(Group::Test, "hopper", Some(3), 300, "the f32 products for compute capability 9.0, checked", test::hopper),
-    step(Group::Ship, "features", Some(3), 200, "each crate with each of its features alone", ship::features),
-    step(Group::Ship, "licenses", Some(3), 20, "licenses and sources of dependencies", ship::licenses),
+    step(Group::Test, "builder", Some(2), 120, "tests of the PTX builder, of xtask and of the runner of mutations", test::builder),
+    step(Group::Test, "hopper", Some(7), 300, "the f32 products for compute capability 9.0, checked", test::hopper),
+    step(Group::Ship, "features", Some(7), 200, "each crate with each of its features alone", ship::features),
+    step(Group::Ship, "licenses", Some(1), 20, "licenses and sources of dependencies", ship::licenses),
 ];
