@@ -12,7 +12,7 @@ use thalweg_vision::Image;
 use thalweg_vision::augment::{AugmentInput, Augmentation, Crop, Erased, Parameters};
 
 use crate::args::{AugmentArgs, DecodeArg, PIXEL_LIMIT};
-use crate::inputs::STDIN;
+use crate::inputs;
 use crate::output::Data::{F32, F64, I32};
 use crate::output::{self, say};
 use crate::photos::Photos;
@@ -81,9 +81,7 @@ fn read(args: &AugmentArgs, device: Device) -> Result<Vec<Image>, String> {
     let mut images = Vec::new();
     while let Some(chunk) = photos.next_chunk(3)? {
         if let Some((index, error)) = chunk.failures.into_iter().next() {
-            let path = &args.images[index];
-            let name = if path.as_os_str() == STDIN { Path::new("stdin") } else { path };
-            return Err(format!("{}: {error}", name.display()));
+            return Err(format!("{}: {error}", inputs::name(&args.images[index]).display()));
         }
         images.extend(chunk.pixels.into_images().map_err(|e| e.to_string())?);
     }

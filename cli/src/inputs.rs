@@ -11,6 +11,11 @@ use crate::report::{Failure, Skipped, Why};
 /// The input that stands for standard input.
 pub(crate) const STDIN: &str = "-";
 
+/// Returns the path as messages and results name it.
+pub(crate) fn name(path: &Path) -> &Path {
+    if path.as_os_str() == STDIN { Path::new("stdin") } else { path }
+}
+
 /// The extensions of photographs in a folder.
 pub(crate) const EXTENSIONS: [&str; 4] = ["png", "jpg", "jpeg", "webp"];
 

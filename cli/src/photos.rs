@@ -11,8 +11,29 @@ use thalweg_loader::{
 use thalweg_vision::Image;
 
 use crate::args::DecodeArg;
-use crate::inputs::STDIN;
+use crate::inputs::{self, STDIN};
+use crate::output::{self, say};
 use crate::report::Decoded;
+
+/// Prints the line of each image in the order of the images, or says why it has none. Returns how
+/// many have none.
+pub(crate) fn print_lines(
+    images: &[PathBuf],
+    mut lines: Vec<(usize, Result<String, String>)>,
+) -> Result<usize, String> {
+    lines.sort_by_key(|(index, _)| *index);
+    let mut failed = 0;
+    for (index, line) in lines {
+        match line {
+            Ok(line) => output::print(&line)?,
+            Err(error) => {
+                failed += 1;
+                say(format_args!("thalweg: {}: {error}", inputs::name(&images[index]).display()));
+            }
+        }
+    }
+    Ok(failed)
+}
 
 /// A chunk is closed once it holds this many images or bytes.
 pub(crate) const CHUNK_IMAGES: usize = 16;

@@ -1,6 +1,6 @@
 //! The subcommand `thalweg predict`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -9,9 +9,9 @@ use thalweg_train::{Tensors, TokenTransformer};
 use thalweg_vision::{Pipeline, TokenParams};
 
 use crate::args::{DecodeArg, DeviceArg};
-use crate::inputs::STDIN;
-use crate::output::{self, say};
-use crate::photos::Photos;
+use crate::inputs;
+use crate::output::say;
+use crate::photos::{Photos, print_lines};
 use crate::train::data::Packed;
 use crate::train::texts::TOKENIZER;
 use crate::train::{CLASSES, TOKENS, value};
@@ -69,10 +69,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<ExitCode, String> {
     let pipeline = Pipeline::new(device, params).map_err(|e| e.to_string())?;
     let mut photos = Photos::open(device, &args.images, &args.decode)?;
     let mut failed = 0;
-    let name = |index: usize| {
-        let path = &args.images[index];
-        if path.as_os_str() == STDIN { Path::new("stdin").display() } else { path.display() }
-    };
+    let name = |index: usize| inputs::name(&args.images[index]).display();
     while let Some(chunk) = photos.next_chunk(3)? {
         let mut lines = Vec::new();
         if !chunk.inputs.is_empty() {
@@ -90,16 +87,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<ExitCode, String> {
             }
         }
         lines.extend(chunk.failures.into_iter().map(|(index, error)| (index, Err(error))));
-        lines.sort_by_key(|(index, _)| *index);
-        for (index, line) in lines {
-            match line {
-                Ok(line) => output::print(&line)?,
-                Err(error) => {
-                    failed += 1;
-                    say(format_args!("thalweg: {}: {error}", name(index)));
-                }
-            }
-        }
+        failed += print_lines(&args.images, lines)?;
     }
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

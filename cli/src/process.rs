@@ -18,7 +18,7 @@ use thalweg_processor::{
 };
 
 use crate::args::{DecodeArg, Model, PIXEL_LIMIT, Precision, ProcessArgs};
-use crate::inputs::STDIN;
+use crate::inputs;
 use crate::output::Data::{F32, Half, I32, I64};
 use crate::output::{self, Data, Tensor, say};
 use crate::photos::{Photos, Pixels};
@@ -195,8 +195,7 @@ impl<'a, E: Stored> Run<'a, E> {
     }
 
     fn name(&self, index: usize) -> PathBuf {
-        let path = &self.args.images[index];
-        if path.as_os_str() == STDIN { "stdin".into() } else { path.clone() }
+        inputs::name(&self.args.images[index]).to_owned()
     }
 
     /// Uploads pixels, up to the next multiple of 4 bytes.
