@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::support::bars::{CLASSES, SMALL, data, report};
 use crate::support::{Bench, Run, Tokens, thalweg};
 
-/// Whether an image's coin lies heads up, which nobody can see on it.
+/// Returns the result of a coin for an image, which the image does not show.
 fn coin(i: u32, class: usize) -> &'static str {
     if (i.wrapping_mul(2_654_435_761) ^ (class as u32).wrapping_mul(0x9e37_79b9)) >> 13 & 1 == 0 { "yes" } else { "no" }
 }

@@ -243,7 +243,8 @@ fn stays(half: Half, name: &str) -> bool {
     name.starts_with(if half == Half::Encoder { "encoder." } else { "decoder." })
 }
 
-/// A frozen half has the weights that it had, and the other one learns as if nothing were frozen.
+/// A frozen half has the weights that it had, also after a checkpoint, and the other one learns as
+/// if nothing were frozen.
 #[test]
 fn a_frozen_half_stays() {
     for &device in devices() {
@@ -262,6 +263,16 @@ fn a_frozen_half_stays() {
                     let wanted = if stays(half, name) { &before } else { &after };
                     assert!(numbers(&found, name) == numbers(wanted, name), "{device}: {half:?} frozen, {name}");
                 }
+                let file = tempfile(device, 100 + half as usize);
+                model.checkpoint(&file, &BTreeMap::new()).unwrap();
+                let (mut restored, _) = TokenTransformer::<_, f32>::restore(train, &file).unwrap();
+                std::fs::remove_file(&file).unwrap();
+                *restored.optimizer_mut() = *model.optimizer();
+                for model in [&mut model, &mut restored] {
+                    model.step(&sample.batch()).unwrap();
+                }
+                let [kept, again] = [&model, &restored].map(|model| bits(&model.tensors().unwrap()));
+                assert_eq!(kept, again, "{device}: a checkpoint keeps that {half:?} is frozen");
                 model.freeze(None).unwrap();
                 model.step(&sample.batch()).unwrap();
                 let later = model.tensors().unwrap();
