@@ -200,8 +200,8 @@ fn accumulation_reduces_once() {
 }
 
 /// A new folder for files.
-fn folder() -> std::path::PathBuf {
-    let folder = std::env::temp_dir().join(format!("thalweg-data-parallel-{}", std::process::id()));
+fn folder(test: &str) -> std::path::PathBuf {
+    let folder = std::env::temp_dir().join(format!("thalweg-{test}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }
@@ -210,7 +210,7 @@ fn folder() -> std::path::PathBuf {
 /// started next go on from the checkpoint as if nothing had happened.
 #[test]
 fn training_goes_on_from_the_checkpoint() {
-    let (folder, undisturbed) = (folder(), trained(&own_devices(2), Some(0.5), 8, 2));
+    let (folder, undisturbed) = (folder("data-parallel"), trained(&own_devices(2), Some(0.5), 8, 2));
     let path = folder.join("checkpoint.safetensors");
     let path = path.to_str().unwrap();
     let ended = ranks(&own_devices(2), WorldOptions::default(), |rank, world| -> Result<Vec<f32>> {
@@ -247,7 +247,7 @@ fn training_goes_on_from_the_checkpoint() {
 /// Rank 0 has a checkpoint and the others are new: they get moments and steps with the weights.
 #[test]
 fn new_ranks_get_all_that_a_restored_one_has() {
-    let (folder, undisturbed) = (folder(), trained(&own_devices(2), Some(0.5), 8, 2));
+    let (folder, undisturbed) = (folder("new-ranks"), trained(&own_devices(2), Some(0.5), 8, 2));
     let path = folder.join("of-rank-0.safetensors");
     let path = path.to_str().unwrap();
     let ended = ranks(&own_devices(2), WorldOptions::default(), |rank, world| -> Result<()> {
@@ -266,7 +266,7 @@ fn new_ranks_get_all_that_a_restored_one_has() {
         assert_eq!(after, undisturbed.0[4..]);
         assert_eq!(bits(&weights), bits(&undisturbed.1));
     }
-    std::fs::remove_file(path).unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// The host enqueues a step and goes on, with one limit of the norm or none.

@@ -7,11 +7,13 @@ mod built;
 mod command;
 mod steps;
 
-use std::process::ExitCode;
-use std::time::{Instant, SystemTime};
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, ExitCode};
+use std::time::{Duration, Instant, SystemTime};
 
-use command::Usage;
-use steps::{Group, SHARES, STEPS, Step};
+use command::{Usage, command, root};
+use steps::{BESIDE, Group, SHARES, STEPS, Step};
 
 const HELP: &str = "\
 usage: cargo xtask check          format, lints, documentation: what a change needs before it is pushed
@@ -26,18 +28,19 @@ usage: cargo xtask check          format, lints, documentation: what a change ne
 
 Slow steps are in shares. A share is run each eighth day, by the number of the day since 1970.
 CI_SHARE=N runs share N instead, and CI_SHARE=all runs all of them. `step` runs what it is given.
+`ci` runs the steps that only build beside the others, and prints their output at the end.
 ";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match &*arguments {
-        ["check"] => group(Some(Group::Check)),
-        ["test"] => group(Some(Group::Test)),
-        ["ptx"] => group(Some(Group::Ptx)),
+        ["check"] => group(Group::Check),
+        ["test"] => group(Group::Test),
+        ["ptx"] => group(Group::Ptx),
         ["ptx", "update"] => steps::update_ptx(),
-        ["examples"] => group(Some(Group::Examples)),
-        ["ci"] => group(None),
+        ["examples"] => group(Group::Examples),
+        ["ci"] => ci(),
         ["step", names @ ..] if !names.is_empty() => named(names),
         ["mutations", options @ ..] => steps::mutations(options),
         ["list"] => {
@@ -58,12 +61,59 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the steps of a group, or of all groups, that are due today.
-fn group(group: Option<Group>) -> Result<(), String> {
+/// Runs the steps of a group that are due today.
+fn group(group: Group) -> Result<(), String> {
     let share = Share::read()?;
-    let due = |step: &&Step| group.is_none_or(|group| step.group == group) && share.has(step);
     println!("{share}");
-    run(STEPS.iter().filter(due))
+    run(STEPS.iter().filter(|step| step.group == group && share.has(step)))
+}
+
+/// Runs all steps that are due today, and those of `BESIDE` in a process beside the others.
+fn ci() -> Result<(), String> {
+    let share = Share::read()?;
+    println!("{share}");
+    let due = STEPS.iter().filter(|step| share.has(step));
+    let (beside, own): (Vec<_>, Vec<_>) = due.partition(|step| BESIDE.contains(&step.name));
+    let (start, mut rows) = (Instant::now(), Vec::new());
+    // The first step installs what the others need.
+    let (first, own) = own.split_at(1);
+    let mut result = each(first, &mut rows, None);
+    if result.is_ok() {
+        let mut other = Beside::start(&beside)?;
+        result = each(own, &mut rows, Some(&mut other)).and(other.end());
+    }
+    print(&rows, start.elapsed());
+    result
+}
+
+/// A process that runs steps when the processor has nothing else to do.
+struct Beside {
+    process: Child,
+    output: PathBuf,
+}
+
+impl Beside {
+    fn start(steps: &[&Step]) -> Result<Self, String> {
+        let own = std::env::current_exe().map_err(|error| error.to_string())?;
+        let output = root().join("target/beside.txt");
+        let file = File::create(&output).map_err(|error| format!("{}: {error}", output.display()))?;
+        let errors = file.try_clone().map_err(|error| error.to_string())?;
+        let mut process = command("nice", ".");
+        process.args(["-n", "19"]).arg(own).arg("step").args(steps.iter().map(|step| step.name));
+        let process = process.stdout(file).stderr(errors).spawn().map_err(|error| format!("nice: {error}"))?;
+        Ok(Self { process, output })
+    }
+
+    fn failed(&mut self) -> bool {
+        matches!(self.process.try_wait(), Ok(Some(status)) if !status.success())
+    }
+
+    /// Waits for the end, and prints what the process printed.
+    fn end(mut self) -> Result<(), String> {
+        let status = self.process.wait().map_err(|error| error.to_string())?;
+        println!("\n== beside the steps above\n{}", fs::read_to_string(&self.output).unwrap_or_default());
+        if status.success() { Ok(()) } else { Err(format!("the steps beside the others ended with {status}")) }
+    }
 }
 
 fn named(names: &[&str]) -> Result<(), String> {
@@ -83,23 +133,29 @@ struct Row {
 
 /// Runs steps until one fails, and then prints what each took.
 fn run<'a>(steps: impl Iterator<Item = &'a Step>) -> Result<(), String> {
-    let mut rows = Vec::new();
-    let mut result = Ok(());
-    for step in steps {
-        println!("\n== {}: {}", step.name, step.what);
-        let (start, before) = (Instant::now(), Usage::now());
-        result = (step.run)().map_err(|error| format!("{}: {error}", step.name));
-        let (wall, usage) = (start.elapsed().as_secs_f64(), Usage::now() - before);
-        rows.push(Row { name: step.name, budget: f64::from(step.budget), wall, usage });
-        if result.is_err() {
-            break;
-        }
-    }
-    print(&rows);
+    let (start, mut rows) = (Instant::now(), Vec::new());
+    let result = each(&steps.collect::<Vec<_>>(), &mut rows, None);
+    print(&rows, start.elapsed());
     result
 }
 
-fn print(rows: &[Row]) {
+/// Runs steps until one fails, or one of those beside them.
+fn each(steps: &[&Step], rows: &mut Vec<Row>, mut other: Option<&mut Beside>) -> Result<(), String> {
+    for step in steps {
+        if other.as_mut().is_some_and(|other| other.failed()) {
+            break;
+        }
+        println!("\n== {}: {}", step.name, step.what);
+        let (start, before) = (Instant::now(), Usage::now());
+        let result = (step.run)().map_err(|error| format!("{}: {error}", step.name));
+        let (wall, usage) = (start.elapsed().as_secs_f64(), Usage::now() - before);
+        rows.push(Row { name: step.name, budget: f64::from(step.budget), wall, usage });
+        result?;
+    }
+    Ok(())
+}
+
+fn print(rows: &[Row], wall: Duration) {
     println!("\n{:<16} {:>8} {:>10} {:>10} {:>7}", "step", "seconds", "CPU", "budget", "tests");
     let line = |name: &str, wall: f64, usage: &Usage, budget: f64| {
         let cpu = usage.cpu.map_or("unknown".into(), |cpu| format!("{cpu:.0}"));
@@ -109,9 +165,8 @@ fn print(rows: &[Row]) {
     for row in rows {
         line(row.name, row.wall, &row.usage, row.budget);
     }
-    let (wall, budget) = rows.iter().fold((0.0, 0.0), |(wall, budget), row| (wall + row.wall, budget + row.budget));
     let total = Usage::now();
-    line("all", wall, &total, budget);
+    line("all", wall.as_secs_f64(), &total, rows.iter().map(|row| row.budget).sum());
     if total.passed > 0 {
         // What a reader of CI's output looks for.
         println!("\n{} passed, 0 failed", total.passed);

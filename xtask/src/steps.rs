@@ -13,6 +13,11 @@ pub(crate) use test::mutations;
 /// The number of shares of the slow steps. One of them is run each day.
 pub(crate) const SHARES: u64 = 8;
 
+/// The steps that `cargo xtask ci` runs in a process of the lowest priority beside the others: they
+/// build, and have no test with a limit of time. The others leave a third of two cores idle.
+pub(crate) const BESIDE: [&str; 10] =
+    ["ptx", "ptxas", "clippy", "documentation", "tutorial", "packages", "published", "windows", "macos", "features"];
+
 /// One step of CI.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
@@ -96,3 +101,17 @@ pub(crate) const STEPS: &[Step] = &[
     step(Group::Ship, "features", Some(7), 200, "each crate with each of its features alone", ship::features),
     step(Group::Ship, "licenses", Some(1), 20, "licenses and sources of dependencies", ship::licenses),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_beside_others_are_steps_and_count_no_tests() {
+        for name in BESIDE {
+            let step = STEPS.iter().find(|step| step.name == name).expect(name);
+            assert!(step.group != Group::Test, "{name}: its tests would not be counted");
+        }
+        assert_eq!(STEPS[0].name, "tools", "it installs what the others need");
+    }
+}

@@ -123,7 +123,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, short)]
     pub(crate) quiet: bool,
 
-    /// Passes over the images [default: 50, or 12 with questions]
+    /// Passes over the images [default: 50, or 8 with questions]
     #[arg(long, allow_hyphen_values = true)]
     epochs: Option<u32>,
 
@@ -194,7 +194,7 @@ impl TrainArgs {
     pub(crate) fn settings(&self, saved: Option<&Settings>) -> Result<Settings, String> {
         let mut defaults = Settings::default();
         if asks(&self.data) {
-            defaults.epochs = 12; // an image is there once for each question
+            defaults.epochs = 8; // an image is there once for each question
         }
         let mut settings = match (&self.config, saved) {
             (Some(path), _) => Settings::read(path, &defaults)?,

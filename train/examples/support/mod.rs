@@ -61,14 +61,15 @@ impl Arguments {
         self.number("--slots").unwrap_or(default)
     }
 
-    /// Calls `work` as often as `--runs` says, and returns the median time and the last value. Only
-    /// the last call records a timeline. It costs some time, so it counts only if there is no
+    /// Calls `work` as often as `--runs` says, and returns the median time and the last value. The
+    /// timeline has the last call alone, which costs some time, so it counts only if there is no
     /// other.
     pub fn timed<T>(&self, timeline: &Timeline, mut work: impl FnMut(&Timeline) -> Result<T>) -> Result<(Duration, T)> {
         let mut times = vec![];
         for _ in 1..self.number("--runs").unwrap_or(1) {
             times.push(timed(|| work(&Timeline::disabled()))?.0);
         }
+        drop(timeline.finish()?); // what was done first, such as making the memory
         let (time, value) = timed(|| work(timeline))?;
         if times.is_empty() {
             times.push(time);
