@@ -667,6 +667,11 @@ fn the_cpu_device_reports_what_nobody_wrapped() {
         drop(s.alloc_zeroed::<u8>(100).unwrap());
         s.synchronize().unwrap();
     });
+    AnyStream::new(device).unwrap().enter(|s| {
+        timeline.name(s, "named alone");
+        drop(s.alloc_zeroed::<u8>(100).unwrap());
+        s.synchronize().unwrap();
+    });
     let trace = timeline.finish().unwrap();
     let seen: Vec<_> = trace.spans().iter().map(|s| (&*s.track, &*s.label, s.activity, s.line.is_some())).collect();
     let unnamed = seen.iter().find(|s| s.0 != "wrapped").unwrap_or_else(|| panic!("{seen:?}")).0;
@@ -676,6 +681,7 @@ fn the_cpu_device_reports_what_nobody_wrapped() {
         ("wrapped", "fill", Activity::Compute, false),
         ("wrapped", "copy of 4194304 bytes", Activity::Copy, false),
         (unnamed, "fill", Activity::Compute, false),
+        ("named alone", "fill", Activity::Compute, false),
     ];
     assert_eq!(seen, want);
     let (span, fill) = (&trace.spans()[0], &trace.spans()[1]);
@@ -683,6 +689,11 @@ fn the_cpu_device_reports_what_nobody_wrapped() {
     assert!(trace.metrics().tracks[0].busy <= trace.metrics().wall);
     check_json(&trace);
     drop(timeline);
+    // Its thread may still be at work. The next timeline may begin all the same.
+    for _ in 0..20 {
+        let timeline = Timeline::with_all_work(device).unwrap();
+        a.enter(|s| (0..64).for_each(|_| timeline.span(s, Activity::Compute, "", || Ok(())).unwrap()));
+    }
     let disabled = Timeline::new(device).unwrap();
     b.enter(|s| s.zero(&mut s.alloc::<u8>(9).unwrap()).unwrap());
     assert!(disabled.finish().unwrap().spans().is_empty());

@@ -36,7 +36,7 @@ pub use metrics::{Metrics, TrackMetrics};
 pub use trace::{Span, Trace};
 
 use self::clock::Untyped;
-use self::recorder::Recorder;
+use self::recorder::{AllWork, Recorder};
 use crate::brand::LiveBrand;
 use crate::driver::nvtx;
 use crate::error::Result;
@@ -96,7 +96,7 @@ enum Kind {
     Off,
     /// Labels go to NVTX, and nothing is recorded.
     Labels,
-    On(Arc<Recorder>),
+    On(Arc<Recorder>, #[expect(dead_code, reason = "the last handle ends the log")] Option<Arc<AllWork>>),
 }
 
 impl Timeline {
@@ -110,7 +110,7 @@ impl Timeline {
     /// The device has failed.
     pub fn new(device: Device) -> Result<Self> {
         nvtx::load();
-        Ok(Self(Kind::On(Recorder::new(device, false)?)))
+        Ok(Self(Kind::On(Recorder::new(device, false)?, None)))
     }
 
     /// Makes a timeline that also has each kernel, copy and fill of the device, wrapped in a span
@@ -149,7 +149,8 @@ impl Timeline {
     /// - The device has failed.
     pub fn with_all_work(device: Device) -> Result<Self> {
         nvtx::load();
-        Ok(Self(Kind::On(Recorder::new(device, true)?)))
+        let log = AllWork::start(device)?;
+        Ok(Self(Kind::On(Recorder::new(device, true)?, Some(Arc::new(log)))))
     }
 
     /// Makes a timeline that records nothing: every method just runs `f`.
@@ -169,7 +170,7 @@ impl Timeline {
     }
 
     fn recorder(&self) -> Option<&Arc<Recorder>> {
-        if let Kind::On(recorder) = &self.0 { Some(recorder) } else { None }
+        if let Kind::On(recorder, _) = &self.0 { Some(recorder) } else { None }
     }
 
     /// Runs `f` where nothing is recorded.
@@ -254,10 +255,11 @@ impl Timeline {
     /// Names the track of a stream. Without a name, a track is called after the last segment of the
     /// stream's tag, or `stream 7` if the stream has no tag.
     ///
-    /// If another track already has the name, the stream's number is added.
+    /// If another track already has the name, the stream's number is added. With all work, the name
+    /// also counts for a stream without a span.
     pub fn name<S: LiveBrand>(&self, stream: &Stream<S>, name: &str) {
         let Some(recorder) = self.recorder() else { return };
-        recorder.name(stream.unique_id(), name);
+        recorder.name(Untyped::of(stream.inner()), name);
     }
 
     /// Waits on the host until every span is complete, and returns the spans recorded since the
@@ -280,7 +282,7 @@ impl fmt::Debug for Timeline {
         match &self.0 {
             Kind::Off => f.write_str("Timeline(off)"),
             Kind::Labels => f.write_str("Timeline(labels only)"),
-            Kind::On(recorder) => f.debug_tuple("Timeline").field(&recorder.device()).finish(),
+            Kind::On(recorder, _) => f.debug_tuple("Timeline").field(&recorder.device()).finish(),
         }
     }
 }

@@ -54,12 +54,15 @@ impl Tracks {
         track
     }
 
-    pub(super) fn rename(&mut self, serial: u64, name: &str) {
-        let track = self.stream(serial, || name.to_owned()) as usize;
-        if *self.names[track] != *name {
-            self.names[track] = "".into(); // so that the track does not collide with its own old name
-            self.names[track] = self.unused(name.to_owned(), serial);
+    /// Gives the stream's track this name, and returns the track.
+    pub(super) fn rename(&mut self, serial: u64, name: &str) -> u32 {
+        let track = self.stream(serial, || name.to_owned());
+        let at = track as usize;
+        if *self.names[at] != *name {
+            self.names[at] = "".into(); // so that the track does not collide with its own old name
+            self.names[at] = self.unused(name.to_owned(), serial);
         }
+        track
     }
 
     pub(super) fn name(&self, track: u32) -> Arc<str> {

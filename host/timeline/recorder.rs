@@ -102,9 +102,6 @@ impl Recorder {
         let events = (0..EVENTS).map(|_| clock.event()).collect::<Result<_>>()?;
         let state = Mutex::new(State { events, bases: vec![Arc::new(origin)], ..State::default() });
         let resolving = Mutex::new(());
-        if all_work {
-            start_work_log(device)?;
-        }
         Ok(Arc::new_cyclic(|this| Self { clock, rebase, state, resolving, wake: resolver(this.clone()), all_work }))
     }
 
@@ -130,11 +127,7 @@ impl Recorder {
             self.resolve(&mut state, 2)?;
         }
         let track = state.tracks.stream(stream.unique_id(), || names::of_stream(tag(), stream.unique_id()));
-        if self.all_work
-            && let Some(number) = number_in_log(stream)
-        {
-            state.tracks.logged(number, track);
-        }
+        self.log_of(&mut state, stream, track);
         let label = state.labels.get(label);
         let pair = state.events.pop().zip(state.events.pop());
         let mut base = state.bases.len() as u32 - 1; // the origin is always there
@@ -187,9 +180,11 @@ impl Recorder {
         state.done.push(Done { track, activity, device_clock: false, label, line, start, end });
     }
 
-    /// Names the track of a stream.
-    pub(super) fn name(&self, serial: u64, name: &str) {
-        lock(&self.state).tracks.rename(serial, name);
+    /// Names the track of a stream, also for its work without a span.
+    pub(super) fn name(&self, stream: Untyped, name: &str) {
+        let mut state = lock(&self.state);
+        let track = state.tracks.rename(stream.unique_id(), name);
+        self.log_of(&mut state, stream, track);
     }
 
     /// Takes the times of spans that the device has finished, until fewer than a batch are pending.
@@ -286,18 +281,32 @@ impl Recorder {
     }
 }
 
-/// Begins to log what the device does.
-fn start_work_log(device: Device) -> Result<()> {
-    if !work_log::start(device.number_in_log()) {
-        return Err(Error::Parameter {
-            name: "timelines with all work",
-            given: "more than one at a time".into(),
-            expected: "one in a process".into(),
-        });
+/// The log of what a device does. The handles of a timeline have it, and the thread that resolves
+/// spans does not, so it ends with the last handle.
+pub(super) struct AllWork(Device);
+
+impl AllWork {
+    pub(super) fn start(device: Device) -> Result<Self> {
+        if !work_log::start(device.number_in_log()) {
+            return Err(Error::Parameter {
+                name: "timelines with all work",
+                given: "more than one at a time".into(),
+                expected: "one in a process".into(),
+            });
+        }
+        if device.kind() == DeviceKind::Cuda {
+            cupti::start().inspect_err(|_| work_log::stop())?;
+        }
+        Ok(Self(device))
     }
-    match device.kind() {
-        DeviceKind::Cuda => cupti::start().inspect_err(|_| work_log::stop()),
-        DeviceKind::Cpu => Ok(()),
+}
+
+impl Drop for AllWork {
+    fn drop(&mut self) {
+        if self.0.kind() == DeviceKind::Cuda {
+            cupti::stop();
+        }
+        work_log::stop();
     }
 }
 
@@ -306,6 +315,15 @@ fn number_in_log(stream: Untyped) -> Option<u64> {
 }
 
 impl Recorder {
+    /// Puts the work of a stream that nobody wraps on its track.
+    fn log_of(&self, state: &mut State, stream: Untyped, track: u32) {
+        if self.all_work
+            && let Some(number) = number_in_log(stream)
+        {
+            state.tracks.logged(number, track);
+        }
+    }
+
     /// Takes the work that the device has done, with and without spans.
     fn take_work(&self, state: &mut State) -> Result<()> {
         if self.device().kind() == DeviceKind::Cuda {
@@ -323,17 +341,6 @@ impl Recorder {
             state.done.push(Done { track, activity, device_clock: false, label, line: None, start, end });
         }
         Ok(())
-    }
-}
-
-impl Drop for Recorder {
-    fn drop(&mut self) {
-        if self.all_work {
-            if self.device().kind() == DeviceKind::Cuda {
-                cupti::stop();
-            }
-            work_log::stop();
-        }
     }
 }
 

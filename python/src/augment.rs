@@ -94,13 +94,14 @@ impl Augment {
 #[pymethods]
 impl Augment {
     #[new]
-    #[pyo3(signature = (size, *, seed, scale, ratio, flip, brightness, contrast, saturation, grayscale, blur, blur_p, flip_vertical, rotation, hue, erase, erase_p, mixup, mean, std, dtype))]
+    #[pyo3(signature = (size, *, seed, scale, ratio, crop, flip, brightness, contrast, saturation, grayscale, blur, blur_p, flip_vertical, rotation, hue, erase, erase_p, mixup, mean, std, dtype))]
     #[expect(clippy::too_many_arguments, reason = "those of the Python class")]
     fn new(
         size: u32,
         seed: u64,
         scale: Option<(f64, f64)>,
         ratio: (f64, f64),
+        crop: Option<(u32, u32)>,
         flip: f64,
         brightness: f64,
         contrast: f64,
@@ -118,7 +119,10 @@ impl Augment {
         std: [f64; 3],
         dtype: &str,
     ) -> PyResult<Self> {
-        let crop = scale.map(|(lo, hi)| RandomCrop::default().with_area(lo..=hi).with_ratio(ratio.0..=ratio.1));
+        let crop = match crop {
+            Some((height, width)) => Some(RandomCrop::default().with_size(Some([height, width]))),
+            None => scale.map(|(lo, hi)| RandomCrop::default().with_area(lo..=hi).with_ratio(ratio.0..=ratio.1)),
+        };
         let blur = blur.map(|(lo, hi)| RandomBlur::default().with_probability(blur_p).with_sigma(lo..=hi));
         let erasing = erase.map(|(lo, hi)| RandomErasing::default().with_probability(erase_p).with_area(lo..=hi));
         let augmentation = Augmentation::default()

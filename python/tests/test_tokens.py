@@ -148,6 +148,12 @@ def test_more_steps_and_the_weights_of_a_mixture() -> None:
     for option in ({"rotation": 45.0}, {"hue": 0.5}, {"erase": (0.1, 0.2), "erase_p": 1.0}):
         changed = thalweg.Augment(16, **option, **plain)(photos, epoch=0, indices=[0])
         assert (abs(changed[:, :, ::-1] - flipped) > 0.01).any(), option
+    # A crop of the result's size, at any place, has the pixels as they are.
+    [cropped] = thalweg.Augment(16, crop=(16, 16), **plain)(photos, epoch=0, indices=[0])
+    places = np.lib.stride_tricks.sliding_window_view(photos[0].transpose(2, 0, 1) / 255, (3, 16, 16))[0]
+    assert (abs(places - cropped).max((2, 3, 4)) < 1e-5).sum() == 1
+    with pytest.raises(ValueError, match="crop"):
+        thalweg.Augment(16, crop=(0, 16), device="cpu")
     with pytest.raises(ValueError, match="mixup alpha"):
         thalweg.Augment(16, mixup=2.0, device="cpu")
 

@@ -346,7 +346,8 @@ class Pipeline:
 class Augment:
     """Random crops, flips, colors and blurs. Seed, epoch and index decide what happens to an image.
 
-    Off by default: `flip_vertical`, the probability of a flip upside down; `rotation`, the most degrees either way; `hue`,
+    `crop`, a height and a width, crops this size at a random place, instead of `scale` and `ratio`; a side that the image does
+    not have is as long as the image. Off by default: `flip_vertical`, the probability of a flip upside down; `rotation`, the most degrees either way; `hue`,
     the most of a turn of the color circle either way, up to 0.5; `erase`, the area of an erased rectangle as a part of the
     image, from and to, which comes with the probability `erase_p`; and `mixup`, the alpha of a Beta distribution, from 0.05 to
     1: each image is mixed with the next one of its batch, and `mix_weights` says by which weight.
@@ -367,6 +368,7 @@ class Augment:
         seed: int = 0,
         scale: tuple[float, float] | None = (0.08, 1.0),
         ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        crop: tuple[int, int] | None = None,
         flip: float = 0.5,
         brightness: float = 0.4,
         contrast: float = 0.4,
@@ -393,6 +395,7 @@ class Augment:
             seed=seed,
             scale=scale,
             ratio=ratio,
+            crop=crop,
             flip=flip,
             brightness=brightness,
             contrast=contrast,

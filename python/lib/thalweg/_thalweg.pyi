@@ -95,6 +95,7 @@ class Augment:
         seed: int,
         scale: tuple[float, float] | None,
         ratio: tuple[float, float],
+        crop: tuple[int, int] | None,
         flip: float,
         brightness: float,
         contrast: float,
