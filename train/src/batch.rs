@@ -1,8 +1,12 @@
 //! The batches from which models learn, on the host and on the device.
 
+mod patches;
+
 use thalweg::{DeviceCopy, DeviceSlice, LiveBrand, Stream};
 
 use crate::error::{Error, Result};
+pub(crate) use patches::FEATURES;
+pub use patches::{Gated, Patches};
 
 /// A batch on the host: the tokens of all sequences one after another.
 #[derive(Clone, Copy, Debug)]
@@ -121,12 +125,17 @@ mod sealed {
 }
 
 /// A batch on the host from which a model learns: a [`TokenBatch`] of sequences with their classes,
-/// or a [`TextBatch`] of images with questions and answers.
+/// or a [`TextBatch`] of images with questions and answers, and either [with the patches](crate::Gated)
+/// of its tokens.
 pub trait HostBatch: sealed::Sealed {
     #[doc(hidden)]
     fn sequences(&self) -> TokenBatch<'_>;
     #[doc(hidden)]
     fn texts(&self) -> Option<&TextBatch<'_>>;
+    #[doc(hidden)]
+    fn patches(&self) -> Option<&Patches<'_>> {
+        None
+    }
 }
 
 impl HostBatch for TokenBatch<'_> {
@@ -158,6 +167,8 @@ pub(crate) struct Extent {
     /// The ids of the texts, and those of them that answer.
     pub(crate) text: usize,
     pub(crate) answers: usize,
+    /// The patches, of a model with a gate.
+    pub(crate) patches: usize,
 }
 
 impl Extent {
@@ -169,20 +180,21 @@ impl Extent {
             padded: false,
             text: texts.map_or(0, |texts| texts.ids.len()),
             answers: texts.map_or(0, TextBatch::answers),
+            patches: batch.patches().map_or(0, Patches::len),
         }
     }
 
     /// Returns whether a batch of this extent has room in that of another one.
     pub(crate) fn fits(self, room: Self) -> bool {
         let fits = |of: fn(Self) -> usize| of(self) <= of(room);
-        fits(|e| e.rows) && fits(|e| e.sequences) && fits(|e| e.text) && fits(|e| e.answers)
+        fits(|e| e.rows) && fits(|e| e.sequences) && fits(|e| e.text) && fits(|e| e.answers) && fits(|e| e.patches)
     }
 
     /// Returns the extent that has room for a batch of either.
     pub(crate) fn or(self, other: Self) -> Self {
         let (rows, sequences) = (self.rows.max(other.rows), self.sequences.max(other.sequences));
         let (text, answers) = (self.text.max(other.text), self.answers.max(other.answers));
-        Self { rows, sequences, text, answers, ..self }
+        Self { rows, sequences, text, answers, patches: self.patches.max(other.patches), ..self }
     }
 
     /// Returns the number of sequences with a label.

@@ -430,6 +430,21 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
         })
     }
 
+    /// Computes the tokens of a batch as the model sees them, [T, `input_dim`], and waits for them:
+    /// those of a model with a [gate](crate::GateConfig) are multiplied by the gates of their
+    /// patches.
+    ///
+    /// # Errors
+    /// The batch does not fit the model, there is no memory, or the device failed.
+    pub fn gated(&mut self, batch: &impl HostBatch) -> Result<Vec<f32>> {
+        let (s, n) = (self.stream, batch.sequences().tokens.len());
+        let pass = self.predict(batch, false)?;
+        match &pass.gate {
+            Some(gate) => Ok(s.read_blocking(gate.tokens(n)?)?),
+            None => Ok(batch.sequences().tokens.to_vec()),
+        }
+    }
+
     /// Computes the gradients of a batch and waits for them. The weights do not change.
     ///
     /// # Errors

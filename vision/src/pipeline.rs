@@ -163,7 +163,7 @@ impl Pipeline {
     /// Head and query differ in dimension ([`Error::Tensor`](crate::Error::Tensor)).
     pub fn with_query(self, head: &Head, query: &Query) -> crate::Result<Self> {
         let mix = match (self.params.mix, head.balancer_weights(query)?) {
-            (None, Some(predictor)) => Mix::Balancer(predictor),
+            (None, Some(predictor)) => Mix::Balancer { predictor, tensions: head.has_tensions() },
             (mix, _) => Mix::Fixed(mix.unwrap_or([1.0 / 3.0; 3])),
         };
         let coupling = Some(Coupling { weights: head.projection(query)?, mix });

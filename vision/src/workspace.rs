@@ -49,7 +49,7 @@ pub(crate) struct Coupling {
 #[derive(Clone, Debug)]
 pub(crate) enum Mix {
     Fixed([f32; 3]),
-    Balancer(Vec<f32>),
+    Balancer { predictor: Vec<f32>, tensions: bool },
 }
 
 /// The parts of the results of a batch, in the order in which they lie.
@@ -128,7 +128,9 @@ pub(crate) struct Plan {
     pub(crate) precision: TokenPrecision,
     capacity: Capacity,
     coupled: bool,
+    /// Whether a balancer weighs the scores, and whether it does by tensions.
     balanced: bool,
+    tensions: bool,
     /// The places of the table, the gains, the coupling and the predictor in the constants, in
     /// words.
     constants: [Range<usize>; 4],
@@ -193,7 +195,8 @@ impl Plan {
             precision,
             capacity,
             coupled: coupling.is_some(),
-            balanced: matches!(coupling.map(|c| &c.mix), Some(Mix::Balancer(predictor)) if !predictor.is_empty()),
+            balanced: matches!(coupling.map(|c| &c.mix), Some(Mix::Balancer { .. })),
+            tensions: matches!(coupling.map(|c| &c.mix), Some(Mix::Balancer { tensions: true, .. })),
             constants,
             results,
             words,
@@ -273,7 +276,7 @@ impl<S: LiveBrand> WorkspaceOn<S> {
         let (images, patches) = (layout.images() as usize, layout.patches() as usize);
         let weights = coupling.map_or(&[][..], |c| &c.weights);
         let (predictor, mix) = match coupling.map(|c| &c.mix) {
-            Some(Mix::Balancer(predictor)) => (&predictor[..], [0.0; 3]),
+            Some(Mix::Balancer { predictor, .. }) => (&predictor[..], [0.0; 3]),
             Some(Mix::Fixed(mix)) => (&[][..], *mix),
             None => (&[][..], [0.0; 3]),
         };
@@ -333,8 +336,14 @@ impl<S: LiveBrand> WorkspaceOn<S> {
     pub fn set_query(&mut self, stream: &Stream<S>, head: &Head, query: &Query) -> crate::Result<()> {
         let [.., weights, predictor] = &self.plan.constants;
         // A pipeline whose weights of the scores are fixed does not use the balancer of its head.
+        let tensions = if self.plan.balanced { head.has_tensions() } else { self.plan.tensions };
         let balances = if self.plan.balanced { head.balancer_weights(query)?.unwrap_or_default() } else { Vec::new() };
         let coupling = head.projection(query)?;
+        if tensions != self.plan.tensions {
+            let says = |tensions| if tensions { "tensions" } else { "a softmax" };
+            let (given, expected) = (says(tensions).into(), format!("a balancer by {}", says(self.plan.tensions)));
+            return Err(Error::Parameter { name: "head", given, expected }.into());
+        }
         if coupling.len() != weights.len() || balances.len() != predictor.len() {
             let given = format!("{} and {} numbers", coupling.len(), balances.len());
             let expected = format!("the {} and {} of the pipeline's own query", weights.len(), predictor.len());
@@ -400,7 +409,7 @@ impl<S: Brand> WorkspaceOn<S> {
             let out = ParticipatoryMut { participatory, salience, summaries };
             kernels::participatory(stream, &batch, how, features, entropy, weights, out)?;
             if plan.balanced {
-                kernels::balance(stream, &batch, summaries, predictor, mix)?;
+                kernels::balance(stream, &batch, summaries, predictor, plan.tensions, mix)?;
             }
             let scores = Scores { entropy, participatory, summaries, mix };
             kernels::relevance_with_query(stream, &batch, &scores, RelevanceMut { salience, relevance })?;

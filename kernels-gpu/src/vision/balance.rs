@@ -4,7 +4,8 @@
 //! x   = mean, maximum, standard deviation (n - 1) of entropy, salience, participatory score
 //! h1  = relu(W1 (x, q) + b1)               128; the part of the query is a constant
 //! h2  = relu(W2 h1 + b2)                   128
-//! mix = softmax(W3 h2 + b3)                3
+//! mix = softmax(W3 h2 + b3)                3; or by tensions: t = 1 / (1 + exp(-(W3 h2 + b3))),
+//!       (t0 + 1 - t1, t2 + 1 - t0, t1 + 1 - t2) / 3
 //! ```
 //!
 //! Launch: one block of 512 threads for each image.
@@ -22,6 +23,7 @@
 
 use thalweg_simt::kernel;
 
+use crate::parts;
 use crate::vision::layout::{PIECE, Span};
 use crate::vision::patch::Sum;
 
@@ -51,7 +53,7 @@ const _: () = assert!(THIRD_BIAS + 3 == 18179);
 kernel! {
     /// See [`balance`](crate::vision::balance).
     pub(super) unsafe fn balance(
-        cx: impl Cooperative, images: u32, patches: u32,
+        cx: impl Cooperative, images: u32, patches: u32, tensions: bool,
         table: In<u32>, summaries: In<f32>, predictor: In<f32>, mix: Out<f32>,
     )
     require {
@@ -165,12 +167,9 @@ kernel! {
         cx.barrier();
 
         if rank == 0 {
-            let [a, b, c] = [0, 1, 2].map(|k| cx.shared_get(logits, k));
-            let most = a.max(b).max(c);
-            let powers = [a, b, c].map(|v| cx.exp2_approx((v - most) * core::f32::consts::LOG2_E));
-            let sum = powers[0] + powers[1] + powers[2];
-            for (k, power) in powers.into_iter().enumerate() {
-                mix.set(cx, image as usize * 3 + k, power / sum);
+            let logits = [0, 1, 2].map(|k| cx.shared_get(logits, k));
+            for (k, weight) in parts::mix::mix(cx, tensions, logits).into_iter().enumerate() {
+                mix.set(cx, image as usize * 3 + k, weight);
             }
         }
     }

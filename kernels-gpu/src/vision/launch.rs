@@ -119,7 +119,8 @@ pub fn participatory<S, L: Launch<S> + ?Sized>(
 
 /// Computes the weights `mix` [B, 3] of entropy, salience and participatory score for each image,
 /// from `summaries` as [`participatory`] leaves them and `balancer_weights`, a balancer and a query
-/// as [`balancer_weights`](crate::vision::balancer_weights) packs them.
+/// as [`balancer_weights`](crate::vision::balancer_weights) packs them: the softmax of what the
+/// balancer says, or with `tensions` the weights of three pairs of scores.
 ///
 /// # Errors
 /// A buffer of another length, or what the launch fails with.
@@ -128,9 +129,10 @@ pub fn balance<S, L: Launch<S> + ?Sized>(
     batch: &BatchTable<'_, S>,
     summaries: &DeviceSlice<S, f32>,
     predictor: &DeviceSlice<S, f32>,
+    tensions: bool,
     mix: &mut DeviceSlice<S, f32>,
 ) -> Result<(), L::Error> {
-    super::balance::balance(on, batch.images, batch.patches, batch.table, summaries, predictor, mix)
+    super::balance::balance(on, batch.images, batch.patches, tensions, batch.table, summaries, predictor, mix)
 }
 
 /// Computes the salience and the relevance of all patches of a batch, with a query. Each image is
