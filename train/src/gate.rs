@@ -4,10 +4,10 @@
 use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Resource, Stream};
 use thalweg_kernels::train::{
     balance_backward, coupling, coupling_backward, gated, gated_backward, gates, relu, relu_backward, score_gradients,
-    score_statistics,
+    score_statistics, token_patches,
 };
 
-use crate::batch::{Extent, FEATURES, Patches, upload};
+use crate::batch::{DevicePatches, Extent, FEATURES, Patches, upload};
 use crate::error::{Error, Result};
 use crate::layers::{BackwardPass, ForwardPass, Linear, WeightsRef};
 use crate::layout::ParameterLayout;
@@ -134,7 +134,7 @@ pub(crate) struct GatePass {
     hidden: DeviceBuffer<f32>,
     z: DeviceBuffer<f32>,
     score: DeviceBuffer<f32>,
-    /// What the balancer sees, its hidden layers, and what it says.
+    /// The inputs of the balancer, its hidden layers, and its outputs.
     seen: DeviceBuffer<f32>,
     first: DeviceBuffer<f32>,
     second: DeviceBuffer<f32>,
@@ -186,6 +186,23 @@ impl<S: LiveBrand> GatePassOn<S> {
         upload(s, patches.cu_patches, &mut self.ends)?;
         upload(s, patches.patch, &mut self.patch)?;
         upload(s, patches.query, &mut self.query)
+    }
+
+    /// Copies the patches of a batch on the device, and finds that of each token.
+    pub(crate) fn take(
+        &mut self,
+        s: &Stream<S>,
+        patches: &DevicePatches<'_, S>,
+        extent: Extent,
+    ) -> thalweg::Result<()> {
+        let (n, rows, selected) = (extent.patches, extent.rows, patches.patch_id.len());
+        s.copy(patches.features, self.features.slice_mut(..n * FEATURES)?)?;
+        s.copy(patches.entropy, self.entropy.slice_mut(..n)?)?;
+        s.copy(patches.salience, self.salience.slice_mut(..n)?)?;
+        s.copy(patches.cu_patches, self.ends.slice_mut(..patches.cu_patches.len())?)?;
+        s.copy(patches.query, self.query.slice_mut(..patches.query.len())?)?;
+        let (ends, patch) = (patches.cu_seqlens, self.patch.slice_mut(..rows)?);
+        token_patches(s, rows as u32, selected as u32, ends, patches.patch_id, patch)
     }
 }
 

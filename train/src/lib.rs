@@ -13,7 +13,7 @@
 //! |---|---|
 //! | `transformer` | [`TokenTransformer`]: steps, evaluation, checkpoints |
 //! | [`overlap`] | patterns that run parts of training at the same time |
-//! | `batch` | [`TokenBatch`], [`TextBatch`], [`DeviceBatch`]; [`Gated`] with the [`Patches`] of their tokens |
+//! | `batch` | [`TokenBatch`], [`TextBatch`], [`DeviceBatch`], [`DeviceTextBatch`]; [`Gated`] with the [`Patches`] of their tokens |
 //! | `model` | the model as functions on a stream; [`TokenTransformerConfig`] |
 //! | `gate` | [`GateConfig`]: relevance that learns |
 //! | `encoder` | [`ImageEncoder`]: a vision transformer as timm's |
@@ -44,7 +44,9 @@ mod tensors;
 mod transformer;
 mod vision_language;
 
-pub use batch::{DeviceBatch, Gated, HostBatch, Patches, TextBatch, TokenBatch};
+pub use batch::{
+    DeviceBatch, DevicePatches, DeviceTextBatch, Gated, HostBatch, Patches, StreamBatch, TextBatch, TokenBatch,
+};
 pub use encoder::{EncoderConfig, Encoding, ImageEncoder};
 pub use error::{Error, Result};
 pub use gate::GateConfig;

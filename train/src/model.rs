@@ -8,7 +8,7 @@ use std::ops::Range;
 use thalweg::{Brand, DeviceBuffer, LiveBrand, Resource, Stream};
 use thalweg_kernels::train::{argmax, sum_rows};
 
-use crate::batch::{DeviceBatch, Extent, HostBatch, MicroBatch, upload};
+use crate::batch::{Extent, HostBatch, MicroBatch, Parts, upload};
 use crate::error::{Error, Result};
 use crate::gate::{Gate, GateConfig, GatePass, GatePassOn};
 use crate::layers::{
@@ -252,17 +252,11 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
     }
 
     /// Copies a batch on the device, and completes it with a sequence of padding if it has any.
-    pub(crate) fn take(
-        &mut self,
-        s: &Stream<S>,
-        config: &TokenTransformerConfig,
-        batch: &DeviceBatch<'_, S>,
-        extent: Extent,
-    ) -> thalweg::Result<()> {
+    pub(crate) fn take(&mut self, s: &Stream<S>, batch: &Parts<'_, S>, extent: Extent) -> thalweg::Result<()> {
         self.extent = extent;
         let (given, rows, b) = (batch.position.len() / 2, extent.rows, extent.labeled());
-        let (tokens, more) =
-            self.tokens.slice_mut(..rows * config.input_dim)?.split_at_mut(given * config.input_dim)?;
+        let inputs = batch.tokens.len() / given;
+        let (tokens, more) = self.tokens.slice_mut(..rows * inputs)?.split_at_mut(given * inputs)?;
         s.copy(batch.tokens, tokens)?;
         s.zero(more)?;
         let (position, more) = self.position.slice_mut(..2 * rows)?.split_at_mut(2 * given)?;
@@ -272,7 +266,13 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
         if extent.padded {
             s.fill(self.cu_seqlens.slice_mut(b + 1..=b + 1)?, rows as i32)?;
         }
-        s.copy(batch.labels, self.labels.slice_mut(..b)?)
+        if let Some((texts, pass)) = batch.texts.zip(self.text.as_mut()) {
+            pass.take(s, texts, extent)?;
+        }
+        if let Some((patches, pass)) = batch.patches.zip(self.gate.as_mut()) {
+            pass.take(s, patches, extent)?;
+        }
+        batch.labels.map_or(Ok(()), |labels| s.copy(labels, self.labels.slice_mut(..b)?))
     }
 }
 
@@ -361,31 +361,41 @@ impl Model {
     /// Checks a batch, and returns its extent.
     pub(crate) fn check(&self, batch: &impl HostBatch, learns: bool) -> Result<Extent> {
         let shape = [self.config.input_dim, self.config.num_classes];
+        self.check_parts(batch.texts().is_some(), batch.patches().is_some())?;
         match (self.texts(), batch.texts()) {
             (Some(config), Some(texts)) => {
                 texts.images().check(shape, false)?;
                 texts.check([config.vocab_size, config.max_tokens])?;
             }
-            (None, None) => batch.sequences().check(shape, learns)?,
-            (Some(_), None) => self.check_classes()?,
-            (None, Some(_)) => return Err(Error::Batch("the model knows classes, and no texts".into())),
+            _ => batch.sequences().check(shape, learns)?,
         }
-        match (self.config.gate, batch.patches()) {
-            (Some(gate), Some(patches)) => patches.check(batch.sequences().cu_seqlens, gate.query_dim)?,
-            (None, None) => {}
-            (Some(_), None) => return Err(Error::Batch("the model has a gate, and the batch no patches".into())),
-            (None, Some(_)) => return Err(Error::Batch("the batch has patches, and the model no gate".into())),
+        if let Some(patches) = batch.patches() {
+            patches.check(batch.sequences().cu_seqlens, self.query_dim())?;
         }
         Ok(Extent::of(batch))
     }
 
-    /// Checks that the model learns classes, and has no gate.
-    pub(crate) fn check_classes(&self) -> Result<()> {
-        match self.texts() {
-            None if self.gate.is_some() => Err(Error::Batch("the model has a gate, and the batch no patches".into())),
-            None => Ok(()),
-            Some(_) => Err(Error::Batch("the model answers questions, and there are none".into())),
-        }
+    /// Checks a batch on the device, and returns its extent.
+    pub(crate) fn extent<S>(&self, batch: &Parts<'_, S>) -> Result<Extent> {
+        self.check_parts(batch.texts.is_some(), batch.patches.is_some())?;
+        batch.extent(self.config.input_dim, self.query_dim())
+    }
+
+    /// Returns the numbers of a query of the gate.
+    fn query_dim(&self) -> usize {
+        self.config.gate.map_or(0, |gate| gate.query_dim)
+    }
+
+    /// Checks that a batch has texts if the model answers, and patches if it has a gate.
+    pub(crate) fn check_parts(&self, texts: bool, patches: bool) -> Result<()> {
+        let what = match ((self.texts().is_some(), texts), (self.gate.is_some(), patches)) {
+            ((true, false), _) => "the model answers questions, and there are none",
+            ((false, true), _) => "the model knows classes, and no texts",
+            (_, (true, false)) => "the model has a gate, and the batch no patches",
+            (_, (false, true)) => "the batch has patches, and the model no gate",
+            _ => return Ok(()),
+        };
+        Err(Error::Batch(what.into()))
     }
 
     /// Makes room for a batch.
@@ -463,7 +473,8 @@ impl Model {
         let classes = self.config.num_classes;
         let b = pass.extent.losses();
         let n = b * classes;
-        if pass.extent.padded {
+        // The padding has a row of logits, unless these are those of texts.
+        if pass.extent.padded && pass.extent.text == 0 {
             s.zero(pass.dlogits.slice_mut(n..n + classes)?)?;
         }
         let (logits, labels) = (pass.logits.slice(..n)?, pass.labels.slice(..b)?);

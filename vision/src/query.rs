@@ -223,6 +223,11 @@ impl Query {
     pub fn dimension(&self) -> usize {
         self.0.len()
     }
+
+    /// The numbers.
+    pub fn numbers(&self) -> &[f32] {
+        &self.0
+    }
 }
 
 impl std::fmt::Debug for Query {

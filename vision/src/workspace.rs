@@ -334,15 +334,47 @@ impl<S: LiveBrand> WorkspaceOn<S> {
     /// The query has another dimension than the head, the pipeline has no query, or a head of
     /// another form ([`Error::Parameter`](thalweg::Error::Parameter)), or the device has failed.
     pub fn set_query(&mut self, stream: &Stream<S>, head: &Head, query: &Query) -> crate::Result<()> {
+        let queries = self.plan.constants[2].len() / head.projection(query)?.len();
+        self.set_queries(stream, head, &vec![query.clone(); queries])
+    }
+
+    /// Changes the queries for the batches that are enqueued from now on: one for each image of a
+    /// workspace [for queries](crate::Pipeline::workspace_for_queries), or one. `head` is the
+    /// pipeline's. The copy is enqueued; the host waits for nothing.
+    ///
+    /// ```
+    /// use thalweg::{Device, Size, stream_tags};
+    /// use thalweg_vision::{Head, Layer, TokenParams, Pipeline, Query};
+    ///
+    /// stream_tags!(Work);
+    /// let work = Device::best()?.stream::<Work>()?;
+    /// let (w1, b1) = ([0.1f32; 64 * 13], [0.0f32; 64]);
+    /// let (w2, b2) = ([0.1f32; 8 * 64], [0.0f32; 8]);
+    /// let head = Head::new(Layer { weight: &w1, bias: &b1 }, Layer { weight: &w2, bias: &b2 })?;
+    /// let (first, other) = (Query::new(&[1.0; 8])?, Query::new(&[-1.0; 8])?);
+    /// let pipeline = Pipeline::new(work.device(), TokenParams::default().with_budget(500))?.with_query(&head, &first)?;
+    /// let mut workspace = pipeline.workspace_for_queries(&work, &[Size::new(64, 64); 2])?;
+    /// workspace.set_queries(&work, &head, &[first, other])?; // of two images
+    /// # Ok::<(), thalweg_vision::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`set_query`](Self::set_query), or there are more or fewer queries.
+    pub fn set_queries(&mut self, stream: &Stream<S>, head: &Head, queries: &[Query]) -> crate::Result<()> {
         let [.., weights, predictor] = &self.plan.constants;
         // A pipeline whose weights of the scores are fixed does not use the balancer of its head.
         let tensions = if self.plan.balanced { head.has_tensions() } else { self.plan.tensions };
-        let balances = if self.plan.balanced { head.balancer_weights(query)?.unwrap_or_default() } else { Vec::new() };
-        let coupling = head.projection(query)?;
         if tensions != self.plan.tensions {
             let says = |tensions| if tensions { "tensions" } else { "a softmax" };
             let (given, expected) = (says(tensions).into(), format!("a balancer by {}", says(self.plan.tensions)));
             return Err(Error::Parameter { name: "head", given, expected }.into());
+        }
+        let (mut coupling, mut balances) = (Vec::new(), Vec::new());
+        for query in queries {
+            coupling.extend(head.projection(query)?);
+            if self.plan.balanced {
+                balances.extend(head.balancer_weights(query)?.unwrap_or_default());
+            }
         }
         if coupling.len() != weights.len() || balances.len() != predictor.len() {
             let given = format!("{} and {} numbers", coupling.len(), balances.len());
@@ -506,6 +538,21 @@ impl<S: Brand> WorkspaceOn<S> {
     /// `[N]`: the relevance of each patch, image after image.
     pub fn relevance(&self) -> &DeviceSlice<S, f32> {
         self.view(Part::Relevance)
+    }
+
+    /// `[N, 13]`: the mean of each plane over each patch, image after image.
+    pub fn features(&self) -> &DeviceSlice<S, f32> {
+        self.view(Part::Features)
+    }
+
+    /// `[N]`: the entropy of each patch, 0 to 1, image after image.
+    pub fn entropy(&self) -> &DeviceSlice<S, f32> {
+        self.view(Part::Entropy)
+    }
+
+    /// `[N]`: the salience of each patch, 0 to 1, image after image.
+    pub fn salience(&self) -> &DeviceSlice<S, f32> {
+        self.view(Part::Salience)
     }
 
     fn view<T: Element>(&self, part: Part) -> &DeviceSlice<S, T> {

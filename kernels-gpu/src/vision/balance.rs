@@ -53,7 +53,7 @@ const _: () = assert!(THIRD_BIAS + 3 == 18179);
 kernel! {
     /// See [`balance`](crate::vision::balance).
     pub(super) unsafe fn balance(
-        cx: impl Cooperative, images: u32, patches: u32, tensions: bool,
+        cx: impl Cooperative, images: u32, patches: u32, queries: u32, tensions: bool,
         table: In<u32>, summaries: In<f32>, predictor: In<f32>, mix: Out<f32>,
     )
     require {
@@ -61,7 +61,8 @@ kernel! {
         (1..=268435456).contains(&patches),
         table.len() == 4 * (images + 1),
         summaries.len() == 12 * (patches / 64 + images),
-        predictor.len() == 18179,
+        queries == 1 || queries == images,
+        predictor.len() == 18179 * queries,
         mix.len() == 3 * images,
     }
     grid(images) block(THREADS) shared(END * 4)
@@ -74,7 +75,8 @@ kernel! {
         let second = cx.shared::<f32>(SUMS * 4);
         let logits = cx.shared::<f32>(LOGITS * 4);
 
-        let weight = |i: u32| predictor.get(cx, i as usize);
+        let own = if queries == 1 { 0 } else { image * (THIRD_BIAS + 3) };
+        let weight = |i: u32| predictor.get(cx, (own + i) as usize);
         let first_weights: [f32; 10] = core::array::from_fn(|k| weight(k as u32 * UNITS + unit));
         let second_weights: [f32; 32] = core::array::from_fn(|k| weight(SECOND + (part * 32 + k as u32) * UNITS + unit));
         let second_bias = weight(SECOND_BIAS + unit);

@@ -1,6 +1,9 @@
 //! The patches from which the tokens of a batch were made, for a model with a gate.
 
-use super::{HostBatch, TextBatch, TokenBatch};
+use thalweg::DeviceSlice;
+
+use super::sealed::Sealed;
+use super::{HostBatch, Parts, StreamBatch, TextBatch, TokenBatch};
 use crate::error::{Error, Result};
 
 /// The numbers of a patch that a query head sees.
@@ -74,18 +77,46 @@ impl Patches<'_> {
     }
 }
 
-/// A batch with the patches of its tokens, for a model with a [gate](crate::GateConfig).
+/// The patches from which the tokens of a batch were made, on the device, as a `Workspace` of
+/// `thalweg-vision` has them.
+#[derive(Debug)]
+pub struct DevicePatches<'a, S> {
+    /// The mean of each plane over each patch, [N, 13].
+    pub features: &'a DeviceSlice<S, f32>,
+    /// The entropy of each patch, 0 to 1, \[N\].
+    pub entropy: &'a DeviceSlice<S, f32>,
+    /// The salience of each patch, 0 to 1, \[N\].
+    pub salience: &'a DeviceSlice<S, f32>,
+    /// The starts and the end of the images' patches, [B + 1], rising.
+    pub cu_patches: &'a DeviceSlice<S, i32>,
+    /// The starts of the tokens of each selected patch, and the end, [K + 1]. Behind the last
+    /// selected patch all are the end.
+    pub cu_seqlens: &'a DeviceSlice<S, i32>,
+    /// The selected patches among those of all images, rising, \[K\].
+    pub patch_id: &'a DeviceSlice<S, i32>,
+    /// The query of each image, [B, `query_dim`].
+    pub query: &'a DeviceSlice<S, f32>,
+}
+
+/// A batch with the patches of its tokens, [`Patches`] or [`DevicePatches`], for a model with a
+/// [gate](crate::GateConfig).
 #[derive(Clone, Copy, Debug)]
-pub struct Gated<'a, B> {
+pub struct Gated<B, P> {
     /// The batch, whose tokens are those of the patches, without the gate.
     pub batch: B,
     /// The patches.
-    pub patches: Patches<'a>,
+    pub patches: P,
 }
 
-impl<B: HostBatch> super::sealed::Sealed for Gated<'_, B> {}
+impl<B: Sealed, P> Sealed for Gated<B, P> {}
 
-impl<B: HostBatch> HostBatch for Gated<'_, B> {
+impl<S, B: StreamBatch<S>> StreamBatch<S> for Gated<B, DevicePatches<'_, S>> {
+    fn parts(&self) -> Parts<'_, S> {
+        Parts { patches: Some(&self.patches), ..self.batch.parts() }
+    }
+}
+
+impl<B: HostBatch> HostBatch for Gated<B, Patches<'_>> {
     fn sequences(&self) -> TokenBatch<'_> {
         self.batch.sequences()
     }
