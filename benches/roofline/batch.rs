@@ -231,7 +231,7 @@ impl<S: LiveBrand> Work<S> {
 
     fn balance(&mut self, stream: &Stream<S>) -> Result {
         let batch = self.layout.batch(&self.table);
-        Ok(kernels::balance(stream, &batch, &self.summaries, &self.predictor, &mut self.mix)?)
+        Ok(kernels::balance(stream, &batch, &self.summaries, &self.predictor, false, &mut self.mix)?)
     }
 
     fn relevance_with_query(&mut self, stream: &Stream<S>) -> Result {

@@ -14,7 +14,7 @@ fn coin(i: u32, class: usize) -> &'static str {
 }
 
 /// Writes images with two questions about each: one about the picture, and one about a coin.
-fn questions(bench: &Bench, name: &str, count: u32, first: u32) -> PathBuf {
+pub(crate) fn questions(bench: &Bench, name: &str, count: u32, first: u32) -> PathBuf {
     let root = data(bench, name, count, first);
     let mut lines = String::new();
     for (class, folder) in CLASSES.iter().enumerate() {
@@ -88,6 +88,34 @@ fn two_ranks_answer_as_one() {
     for (one, two) in losses[0].iter().zip(&losses[1]) {
         assert!((one - two).abs() < 1e-3 * one, "{losses:?}");
     }
+}
+
+/// The loss of tested answers is one over all their ids: those of short answers and those of long
+/// ones count by their ids when they are tested together, in batches that have some of both.
+#[test]
+fn a_tested_loss_is_one_over_all_ids() {
+    let bench = Bench::new();
+    let learn = questions(&bench, "learn", 4, 0);
+    let image = "without/000.png";
+    let lines = |count: u32, answer: &str| -> String {
+        let line = |i: u32| format!("{}\n", json!({"image": image, "question": format!("q{i}"), "answer": answer}));
+        (0..count).map(line).collect()
+    };
+    // More than one batch: 64 are tested at once.
+    let (short, long) = (lines(50, "a"), lines(40, "a long answer"));
+    let losses = [short.clone(), long.clone(), short + &long].map(|text| {
+        let (val, out) = (learn.with_file_name("val.jsonl"), bench.folder.path().join("m.safetensors"));
+        let json = out.with_extension("jsonl");
+        fs::write(&val, text).expect("a file");
+        let of = [&val, &json].map(|path| path.to_str().expect("UTF-8"));
+        train(&learn, &out, &["--epochs", "1", "--val", of[0], "--json", of[1]]).expect(0, &[]);
+        report(&json)[0]["val_loss"].as_f64().expect("a number")
+    });
+    // An answer has its bytes and the 0 behind them.
+    let (short, long) = (50.0 * 2.0, 40.0 * 14.0);
+    let wanted = (losses[0] * short + losses[1] * long) / (short + long);
+    assert!((losses[2] - wanted).abs() < 1e-5 * wanted, "{losses:?}, and {wanted} is wanted");
+    assert!((losses[0] - losses[1]).abs() > 0.01, "{losses:?}: unlike answers have unlike losses");
 }
 
 #[test]

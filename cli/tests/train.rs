@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::questions::questions;
 use crate::support::bars::{CLASSES, SMALL, data, picture, report};
 use crate::support::{Bench, Run, Tokens, png, thalweg};
 
@@ -139,16 +140,16 @@ fn a_run_that_goes_on_gives_the_same_model() {
     again(&[]).expect(1, &["--resume: the images are not those of"]);
 }
 
-/// A run goes on from the middle of an epoch, alone and as two ranks, with the bits that it would
-/// have had. It draws its steps, and leaves no file of tokens behind.
+/// A run goes on from the middle of an epoch, alone with questions and as two ranks with classes,
+/// with the bits that it would have had. It draws its steps, and leaves no file of tokens behind.
 #[test]
 fn a_run_goes_on_within_an_epoch() {
     let bench = Bench::new();
-    let learn = data(&bench, "learn", 12, 0);
+    let (classes, asked) = (data(&bench, "learn", 12, 0), questions(&bench, "asked", 6, 0));
     let place = |name: &str| bench.folder.path().join(name);
     let drawn = place("steps.json");
     // Two ranks are on the CPU device: a machine may have one GPU.
-    for (gpus, device) in [("1", "auto"), ("2", "cpu")] {
+    for (gpus, device, learn) in [("1", "auto", asked), ("2", "cpu", classes)] {
         let (whole, parts) = (place("whole.safetensors"), place("parts.safetensors"));
         let checkpoint = |path: &Path| path.with_extension("checkpoint.safetensors");
         let settings = ["--epochs", "12", "--batch", "2", "--patience", "0", "--gpus", gpus];

@@ -167,7 +167,7 @@ pub fn scores<S: LiveBrand>(s: &Stream<S>, slot: &mut SlotOn<S>) -> Result<()> {
     let out = ParticipatoryMut { participatory, salience, summaries };
     kernels::participatory(s, &batch, how, &slot.features, entropy, &slot.coupling, out)?;
     if slot.balanced {
-        kernels::balance(s, &batch, summaries, &slot.predictor, &mut slot.mix)?;
+        kernels::balance(s, &batch, summaries, &slot.predictor, false, &mut slot.mix)?;
     }
     let scores = Scores { entropy, participatory, summaries, mix: &slot.mix };
     kernels::relevance_with_query(s, &batch, &scores, RelevanceMut { salience, relevance })

@@ -169,7 +169,20 @@ fn training<T: train::TrainElement>(on: &Notes) -> Result<(), LaunchError> {
     train::answer_rows_backward(on, all, r, c, 1, of(2), of(2), of(2), of(1), of(n), out(many))?;
     train::place_gradients(on, all, c, r, 1, false, of(2), of(2), of(many), out(n))?;
     train::id_chains(on, 2, r, of(rows), out(rows + 2))?;
-    train::id_gradients(on, r, r, c, 2, 1, of(2), of(2), of(rows + 2), of(many), out(2 * width))
+    train::id_gradients(on, r, r, c, 2, 1, of(2), of(2), of(rows + 2), of(many), out(2 * width))?;
+    // The gate of an image whose patches have a token each.
+    let seen = width + 9;
+    train::relu(on, n as u32, out(n))?;
+    train::relu_backward(on, n as u32, of(n), out(n))?;
+    train::coupling(on, r, c, 1, of(2), of(n), of(width), out(rows))?;
+    train::coupling_backward(on, r, c, 1, of(2), of(n), of(width), of(rows), out(n))?;
+    train::score_statistics(on, r, c, 1, of(2), of(rows), of(rows), of(rows), of(width), out(seen), out(1))?;
+    train::gates(on, r, 1, false, of(2), of(rows), of(rows), of(rows), of(3), out(rows))?;
+    train::balance_backward(on, r, 1, false, of(2), of(rows), of(rows), of(rows), of(rows), of(3), out(3))?;
+    train::score_gradients(on, r, c, 1, false, of(2), of(rows), of(3), of(rows), of(seen), of(seen), of(1), out(rows))?;
+    train::gated(on, r, c, r, of(rows), of(rows), of(n), out(n))?;
+    train::gated_backward(on, r, c, r, of(rows), of(n), of(n), out(rows))?;
+    train::token_patches(on, r, 1, of(2), of(1), out(rows))
 }
 
 fn main() -> Result<(), LaunchError> {
@@ -187,7 +200,7 @@ fn main() -> Result<(), LaunchError> {
         let how = Salience { edge: 8, least_peak: 1.0, foveal_bias: 0.1 };
         let scores = ParticipatoryMut { participatory: out(n), salience: out(n), summaries: out(pieces) };
         participatory(&on, &batch, how, of(13 * n), of(n), of(3400), scores)?;
-        balance(&on, &batch, of(pieces), of(18179), out(6))?;
+        balance(&on, &batch, of(pieces), of(18179), false, out(6))?;
         let maps = || RelevanceMut { salience: out(n), relevance: out(n) };
         relevance(&on, &batch, 0.1, [0.5, 0.5], of(13 * n), of(n), maps())?;
         let scores = Scores { entropy: of(n), participatory: of(n), summaries: of(pieces), mix: of(6) };

@@ -234,7 +234,7 @@ fn augmented<U: LiveBrand, A: LiveBrand, B: LiveBrand, C: LiveBrand>(
                 patches(s, [images as u32, 3, side, patch], augmented, &mut tokens)?;
                 let (position, cu_seqlens) = (&*position, &*cu_seqlens);
                 let batch = DeviceBatch { tokens: &tokens, position, cu_seqlens, labels, padded: false };
-                drop(model.learn(&batch)?); // `item` of the loss would make the host wait
+                drop(model.learn(&batch, None)?); // `item` of the loss would make the host wait
                 Ok(())
             },
             timeline,

@@ -11,14 +11,18 @@
 //! cargo run --release -p thalweg-train --features vision --example texture_prefetch -- --timeline texture_prefetch.svg
 //! ```
 //!
-//! Each batch has labels and a query. The host never learns how many tokens a photograph got.
+//! Each batch has labels and a query. With `--texts`, each photograph has a query, a question and
+//! an answer, and the model learns to answer; with `--gate`, its query head learns, too. The host
+//! never learns how many tokens a photograph got.
 
 mod support;
 
 use thalweg::simt::bf16;
 use thalweg::{LiveBrand, Ring, Stream, Timeline, stream_tags};
-use thalweg_train::overlap::{Photographs, PhotographsOn, texture_prefetch};
-use thalweg_train::{Result, Tensors, TokenTransformer, TokenTransformerConfig};
+use thalweg_train::overlap::{
+    AskedPhotographs, AskedPhotographsOn, Photographs, PhotographsOn, texture_prefetch, texture_prefetch_texts,
+};
+use thalweg_train::{GateConfig, Result, Tensors, TokenTransformer, TokenTransformerConfig, VisionLanguageConfig};
 use thalweg_vision::{Head, Layer, PLANES, Pipeline, Query, TokenParams};
 
 stream_tags!(Upload, Textures, Train);
@@ -36,10 +40,16 @@ struct Shape {
 }
 
 fn main() -> Result<()> {
-    let args = support::Arguments::parse(
-        "Makes the tokens of the next photographs beside training on these.",
+    let options = [
         support::MEASURED,
-    );
+        &[
+            ("--texts", "learn answers to a question about each photograph, and not classes"),
+            ("--gate", "the same with a gate, by which the query head learns"),
+        ],
+    ];
+    let purpose = "Makes the tokens of the next photographs beside training on these.";
+    let args = support::Arguments::parse(purpose, &options.concat());
+    let (gated, texts) = (args.has("--gate"), args.has("--texts") || args.has("--gate"));
     let gpu = support::device()?;
     let (upload, textures, train) = (gpu.stream::<Upload>()?, gpu.stream::<Textures>()?, gpu.stream::<Train>()?);
     let (images, size, items, width, depth) =
@@ -65,8 +75,15 @@ fn main() -> Result<()> {
 
     let timeline = args.timeline(gpu)?;
     let asked = (&pipeline, &head, &queries[..]);
-    let serial = run(&args, (&train, &train, &train), asked, shape, 1, &Timeline::disabled())?;
-    let overlapped = run(&args, (&upload, &textures, &train), asked, shape, args.slots(3), &timeline)?;
+    let (one, off, slots) = ((&train, &train, &train), Timeline::disabled(), args.slots(3));
+    let (serial, overlapped) = if texts {
+        let gate = gated.then(|| GateConfig::default().with_query_dim(DIMENSION));
+        let serial = answer(&args, one, asked, shape, gate, 1, &off)?;
+        (serial, answer(&args, (&upload, &textures, &train), asked, shape, gate, slots, &timeline)?)
+    } else {
+        let serial = run(&args, one, asked, shape, 1, &off)?;
+        (serial, run(&args, (&upload, &textures, &train), asked, shape, slots, &timeline)?)
+    };
     println!("{images} photographs of {} x {} a batch, width {width}, {depth} blocks", size[0], size[1]);
     support::compare(gpu, serial, overlapped, items);
     args.finish(&timeline)
@@ -112,6 +129,60 @@ fn run<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
             },
             timeline,
         )?;
+        Ok(train.synchronize()?)
+    };
+    go(0..4, &Timeline::disabled())?; // makes the memory, and captures the graphs
+    let (time, ()) = args.timed(timeline, |timeline| go(4..4 + items, timeline))?;
+    Ok((time, model.tensors()?))
+}
+
+/// The ids of a question and of an answer.
+const TEXT: [usize; 2] = [32, 32];
+
+/// Trains a new model that answers, and returns how long it took and the weights.
+fn answer<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
+    args: &support::Arguments,
+    (upload, textures, train): (&Stream<U>, &Stream<A>, &Stream<B>),
+    (pipeline, head, queries): (&Pipeline, &Head, &[Query]),
+    shape: Shape,
+    gate: Option<GateConfig>,
+    slots: usize,
+    timeline: &Timeline,
+) -> Result<(std::time::Duration, Tensors)> {
+    let Shape { images, size, items, config } = shape;
+    let (sizes, ids) = (vec![size.into(); images], images * TEXT.iter().sum::<usize>());
+    let slots = (0..slots).map(|_| AskedPhotographs::new(upload, pipeline, &sizes, ids, gate));
+    let mut slots = slots.collect::<Result<Ring<_>>>()?;
+    let config = VisionLanguageConfig::default()
+        .with_input_dim(PLANES)
+        .with_embed_dim(config.embed_dim)
+        .with_num_heads(config.num_heads)
+        .with_depth(config.depth)
+        .with_text_embed_dim(config.embed_dim)
+        .with_text_num_heads(config.num_heads)
+        .with_text_depth(config.depth)
+        .with_gate(gate);
+    let mut model = TokenTransformer::<_, bf16>::answering(train, config, 1)?;
+
+    let bytes = images * 3 * (size[0] * size[1]) as usize;
+    let pixels: Vec<u8> = (0..bytes).map(|i| (i * 31 % 251 + i / 977 % 5) as u8).collect();
+    let pixels = upload.bind(upload.device().pinned_from(&pixels)?)?;
+    let texts: Vec<i32> = (0..ids).map(|i| (i * 7 % 255 + 1) as i32).collect();
+    let ends: Vec<i32> = (0..=images).map(|b| (b * ids / images) as i32).collect();
+    let question = vec![TEXT[0] as i32; images];
+
+    let mut input = |s: &Stream<U>, n: usize, batch: &mut AskedPhotographsOn<U>| {
+        s.copy_to_device(&pixels, &mut batch.rgb)?;
+        let own: Vec<_> = (0..images).map(|b| queries[(n + b) % queries.len()].clone()).collect();
+        batch.set_queries(s, head, &own)?;
+        batch.ask(s, [&texts, &ends, &question], None)
+    };
+    let mut go = |items, timeline: &Timeline| {
+        let seen = |_, loss| {
+            drop(loss);
+            Ok(())
+        };
+        texture_prefetch_texts((upload, textures), &mut model, &mut slots, items, &mut input, seen, timeline)?;
         Ok(train.synchronize()?)
     };
     go(0..4, &Timeline::disabled())?; // makes the memory, and captures the graphs

@@ -1,8 +1,12 @@
 //! The batches from which models learn, on the host and on the device.
 
+mod patches;
+
 use thalweg::{DeviceCopy, DeviceSlice, LiveBrand, Stream};
 
 use crate::error::{Error, Result};
+pub(crate) use patches::FEATURES;
+pub use patches::{DevicePatches, Gated, Patches};
 
 /// A batch on the host: the tokens of all sequences one after another.
 #[derive(Clone, Copy, Debug)]
@@ -121,12 +125,17 @@ mod sealed {
 }
 
 /// A batch on the host from which a model learns: a [`TokenBatch`] of sequences with their classes,
-/// or a [`TextBatch`] of images with questions and answers.
+/// or a [`TextBatch`] of images with questions and answers, and either [with the patches](crate::Gated)
+/// of its tokens.
 pub trait HostBatch: sealed::Sealed {
     #[doc(hidden)]
     fn sequences(&self) -> TokenBatch<'_>;
     #[doc(hidden)]
     fn texts(&self) -> Option<&TextBatch<'_>>;
+    #[doc(hidden)]
+    fn patches(&self) -> Option<&Patches<'_>> {
+        None
+    }
 }
 
 impl HostBatch for TokenBatch<'_> {
@@ -158,6 +167,8 @@ pub(crate) struct Extent {
     /// The ids of the texts, and those of them that answer.
     pub(crate) text: usize,
     pub(crate) answers: usize,
+    /// The patches, of a model with a gate.
+    pub(crate) patches: usize,
 }
 
 impl Extent {
@@ -169,20 +180,21 @@ impl Extent {
             padded: false,
             text: texts.map_or(0, |texts| texts.ids.len()),
             answers: texts.map_or(0, TextBatch::answers),
+            patches: batch.patches().map_or(0, Patches::len),
         }
     }
 
     /// Returns whether a batch of this extent has room in that of another one.
     pub(crate) fn fits(self, room: Self) -> bool {
         let fits = |of: fn(Self) -> usize| of(self) <= of(room);
-        fits(|e| e.rows) && fits(|e| e.sequences) && fits(|e| e.text) && fits(|e| e.answers)
+        fits(|e| e.rows) && fits(|e| e.sequences) && fits(|e| e.text) && fits(|e| e.answers) && fits(|e| e.patches)
     }
 
     /// Returns the extent that has room for a batch of either.
     pub(crate) fn or(self, other: Self) -> Self {
         let (rows, sequences) = (self.rows.max(other.rows), self.sequences.max(other.sequences));
         let (text, answers) = (self.text.max(other.text), self.answers.max(other.answers));
-        Self { rows, sequences, text, answers, ..self }
+        Self { rows, sequences, text, answers, patches: self.patches.max(other.patches), ..self }
     }
 
     /// Returns the number of sequences with a label.
@@ -230,26 +242,116 @@ pub struct MicroBatch<'a, S> {
     pub labels: &'a mut DeviceSlice<S, i32>,
 }
 
-impl<S> DeviceBatch<'_, S> {
-    /// Checks that the lengths fit each other and the model. The pass has a sequence more for
-    /// padding, which is never empty.
-    pub(crate) fn extent(&self, inputs: usize) -> Result<Extent> {
+/// A batch of images with questions and answers on the device, ordered by stream `S`. The host
+/// knows how many ids there are, and need not know how many tokens.
+#[derive(Debug)]
+pub struct DeviceTextBatch<'a, S> {
+    /// The tokens of the images, [R, `input_dim`], one image after another.
+    pub tokens: &'a DeviceSlice<S, f32>,
+    /// The position of each token, [R, 2].
+    pub position: &'a DeviceSlice<S, f32>,
+    /// The starts and the end of the images, [B + 1], from 0 on and rising.
+    pub cu_seqlens: &'a DeviceSlice<S, i32>,
+    /// The ids of the texts, as in a [`TextBatch`], \[U\].
+    pub ids: &'a DeviceSlice<S, i32>,
+    /// The starts and the end of the texts, [B + 1].
+    pub text_cu_seqlens: &'a DeviceSlice<S, i32>,
+    /// The number of ids of each question, \[B\].
+    pub question: &'a DeviceSlice<S, i32>,
+    /// The number of ids of all answers: U without those of the questions.
+    pub answers: usize,
+    /// Whether rows may follow those of the last image, as in a [`DeviceBatch`].
+    pub padded: bool,
+}
+
+/// A batch on the device from which a model learns: a [`DeviceBatch`] of sequences with their
+/// classes, or a [`DeviceTextBatch`] of images with questions and answers, and either
+/// [with the patches](crate::Gated) of its tokens.
+pub trait StreamBatch<S>: sealed::Sealed {
+    #[doc(hidden)]
+    fn parts(&self) -> Parts<'_, S>;
+}
+
+/// The parts of a batch on the device.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Parts<'a, S> {
+    pub(crate) tokens: &'a DeviceSlice<S, f32>,
+    pub(crate) position: &'a DeviceSlice<S, f32>,
+    pub(crate) cu_seqlens: &'a DeviceSlice<S, i32>,
+    pub(crate) labels: Option<&'a DeviceSlice<S, i32>>,
+    pub(crate) texts: Option<&'a DeviceTextBatch<'a, S>>,
+    pub(crate) patches: Option<&'a DevicePatches<'a, S>>,
+    pub(crate) padded: bool,
+}
+
+impl<S> sealed::Sealed for DeviceBatch<'_, S> {}
+impl<S> sealed::Sealed for DeviceTextBatch<'_, S> {}
+
+impl<S> StreamBatch<S> for DeviceBatch<'_, S> {
+    fn parts(&self) -> Parts<'_, S> {
+        let &Self { tokens, position, cu_seqlens, labels, padded } = self;
+        Parts { tokens, position, cu_seqlens, labels: Some(labels), texts: None, patches: None, padded }
+    }
+}
+
+impl<S> StreamBatch<S> for DeviceTextBatch<'_, S> {
+    fn parts(&self) -> Parts<'_, S> {
+        let &Self { tokens, position, cu_seqlens, padded, .. } = self;
+        Parts { tokens, position, cu_seqlens, labels: None, texts: Some(self), patches: None, padded }
+    }
+}
+
+impl<S> Parts<'_, S> {
+    /// Checks that the lengths fit each other, tokens of so many numbers, and queries of so many.
+    /// The pass has a sequence more for padding, which is never empty.
+    pub(crate) fn extent(&self, inputs: usize, query_dim: usize) -> Result<Extent> {
         let wrong = |what: String| Err(Error::Batch(what));
-        let (rows, b) = (self.position.len() / 2, self.labels.len());
-        if b == 0 || self.cu_seqlens.len() != b + 1 {
-            return wrong(format!("{b} labels with {} ends of sequences", self.cu_seqlens.len()));
+        let (rows, ends) = (self.position.len() / 2, self.cu_seqlens.len());
+        let b = self.labels.map_or(ends.saturating_sub(1), DeviceSlice::len);
+        if b == 0 || ends != b + 1 {
+            return wrong(format!("{b} labels with {ends} ends of sequences"));
         }
         if rows == 0 || self.position.len() != 2 * rows || self.tokens.len() != rows * inputs {
             let (tokens, position) = (self.tokens.len(), self.position.len());
-            return wrong(format!("{tokens} numbers of tokens of {} each, and {position} of places", inputs));
+            return wrong(format!("{tokens} numbers of tokens of {inputs} each, and {position} of places"));
         }
-        Ok(match self.padded {
+        let mut extent = match self.padded {
             // Rows at multiples of 8 are fast to multiply in each form of a product.
             true => {
                 Extent { rows: (rows + 1).next_multiple_of(8), sequences: b + 1, padded: true, ..Extent::default() }
             }
             false => Extent { rows, sequences: b, ..Extent::default() },
-        })
+        };
+        if let Some(&DeviceTextBatch { ids, text_cu_seqlens, question, answers, .. }) = self.texts {
+            if [text_cu_seqlens.len(), question.len()] != [b + 1, b] {
+                let (texts, asked) = (text_cu_seqlens.len().saturating_sub(1), question.len());
+                return wrong(format!("{b} images with {texts} texts, and {asked} questions"));
+            }
+            if answers < b || ids.len() < answers + b {
+                return wrong(format!("{} ids, of which {answers} answer {b} questions", ids.len()));
+            }
+            (extent.text, extent.answers) = (ids.len(), answers);
+        }
+        if let Some(patches) = self.patches {
+            let n = patches.entropy.len();
+            for (name, len, wanted) in [
+                ("features", patches.features.len(), 13 * n),
+                ("salience", patches.salience.len(), n),
+                ("cu_patches", patches.cu_patches.len(), b + 1),
+                ("cu_seqlens", patches.cu_seqlens.len(), patches.patch_id.len() + 1),
+                ("query", patches.query.len(), query_dim * b),
+            ] {
+                if len != wanted {
+                    return wrong(format!("`{name}` has {len} numbers, and not {wanted}"));
+                }
+            }
+            if n < b || patches.patch_id.is_empty() {
+                return wrong(format!("{n} patches of {b} images, and {} selected", patches.patch_id.len()));
+            }
+            extent.patches = n;
+        }
+        Ok(extent)
     }
 }
 

@@ -13,8 +13,9 @@
 //! |---|---|
 //! | `transformer` | [`TokenTransformer`]: steps, evaluation, checkpoints |
 //! | [`overlap`] | patterns that run parts of training at the same time |
-//! | `batch` | [`TokenBatch`], [`TextBatch`], [`DeviceBatch`] |
+//! | `batch` | [`TokenBatch`], [`TextBatch`], [`DeviceBatch`], [`DeviceTextBatch`]; [`Gated`] with the [`Patches`] of their tokens |
 //! | `model` | the model as functions on a stream; [`TokenTransformerConfig`] |
+//! | `gate` | [`GateConfig`]: relevance that learns |
 //! | `encoder` | [`ImageEncoder`]: a vision transformer as timm's |
 //! | `vision_language` | [`VisionLanguage`]: tokens of an image to text, in two halves |
 //! | [`layers`] | the layers of which these models are made, and models of your own can be |
@@ -30,6 +31,7 @@
 mod batch;
 mod encoder;
 mod error;
+mod gate;
 pub mod layers;
 mod layout;
 mod matmul_backend;
@@ -42,9 +44,12 @@ mod tensors;
 mod transformer;
 mod vision_language;
 
-pub use batch::{DeviceBatch, HostBatch, TextBatch, TokenBatch};
+pub use batch::{
+    DeviceBatch, DevicePatches, DeviceTextBatch, Gated, HostBatch, Patches, StreamBatch, TextBatch, TokenBatch,
+};
 pub use encoder::{EncoderConfig, Encoding, ImageEncoder};
 pub use error::{Error, Result};
+pub use gate::GateConfig;
 pub use layers::{Gelu, Pooling};
 pub use layout::{ParameterLayout, ParameterSlot};
 pub use matmul_backend::{Matmul, MatmulBackend, MatmulOn};

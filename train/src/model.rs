@@ -8,8 +8,9 @@ use std::ops::Range;
 use thalweg::{Brand, DeviceBuffer, LiveBrand, Resource, Stream};
 use thalweg_kernels::train::{argmax, sum_rows};
 
-use crate::batch::{DeviceBatch, Extent, HostBatch, MicroBatch, upload};
+use crate::batch::{Extent, HostBatch, MicroBatch, Parts, upload};
 use crate::error::{Error, Result};
+use crate::gate::{Gate, GateConfig, GatePass, GatePassOn};
 use crate::layers::{
     BackwardPass, BackwardScratch, BackwardScratchOn, CrossEntropy, ForwardPass, Gelu, GradientSink, Linear, Pooling,
     Sequences, TokenEmbedding, Transformer, TransformerActivations, TransformerActivationsOn, TransformerConfig,
@@ -42,6 +43,8 @@ pub struct TokenTransformerConfig {
     pub gelu: Gelu,
     /// The reduction of the rows of a sequence to one.
     pub pooling: Pooling,
+    /// The gate of the tokens, by which relevance learns. There is none by default.
+    pub gate: Option<GateConfig>,
 }
 
 impl Default for TokenTransformerConfig {
@@ -57,6 +60,7 @@ impl Default for TokenTransformerConfig {
             norm_eps: 1e-5,
             gelu,
             pooling: pool,
+            gate: None,
         }
     }
 }
@@ -80,12 +84,14 @@ impl TokenTransformerConfig {
             norm_eps: eps,
             gelu,
             pooling: pool,
+            gate: GateConfig::from_tensors(file)?,
         };
         config.check().map_err(|error| file.format_error(error.to_string()))
     }
 
     fn check(self) -> Result<Self> {
         self.blocks().check()?;
+        GateConfig::check(self.gate)?;
         let Self { input_dim: inputs, num_classes: classes, .. } = self;
         if inputs == 0 || classes == 0 {
             return Err(Error::Config(format!("tokens of {inputs} numbers and {classes} classes")));
@@ -106,6 +112,7 @@ impl TokenTransformerConfig {
         ] {
             file.metadata.insert(key.into(), value);
         }
+        GateConfig::describe(self.gate, file);
     }
 
     pub(crate) fn blocks(&self) -> TransformerConfig {
@@ -119,6 +126,7 @@ impl TokenTransformerConfig {
 pub(crate) struct Model {
     pub(crate) config: TokenTransformerConfig,
     pub(crate) layout: ParameterLayout,
+    gate: Option<Gate>,
     embedding: TokenEmbedding,
     blocks: Transformer,
     head: Head,
@@ -142,6 +150,7 @@ pub(crate) struct Pass<E: Precision> {
     position: DeviceBuffer<f32>,
     cu_seqlens: DeviceBuffer<i32>,
     labels: DeviceBuffer<i32>,
+    pub(crate) gate: Option<GatePass>,
     matmul: Matmul,
     activations: TransformerActivations<E>,
     pooled: DeviceBuffer<f32>,
@@ -190,6 +199,7 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
             position: s.alloc(2 * rows)?,
             cu_seqlens: s.alloc(sequences + 1)?,
             labels: s.alloc(outputs)?,
+            gate: config.gate.map(|gate| GatePassOn::new(s, gate, inputs, extent)).transpose()?,
             matmul: MatmulOn::new(s, products)?,
             activations: TransformerActivationsOn::new(s, config.blocks(), rows, true)?,
             pooled: s.alloc(outputs * width)?,
@@ -220,6 +230,9 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
         if let Some((texts, pass)) = batch.texts().zip(self.text.as_mut()) {
             pass.upload(s, texts)?;
         }
+        if let Some((patches, gate)) = batch.patches().zip(self.gate.as_mut()) {
+            gate.upload(s, patches)?;
+        }
         let batch = batch.sequences();
         upload(s, batch.tokens, &mut self.tokens)?;
         upload(s, batch.position, &mut self.position)?;
@@ -239,17 +252,11 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
     }
 
     /// Copies a batch on the device, and completes it with a sequence of padding if it has any.
-    pub(crate) fn take(
-        &mut self,
-        s: &Stream<S>,
-        config: &TokenTransformerConfig,
-        batch: &DeviceBatch<'_, S>,
-        extent: Extent,
-    ) -> thalweg::Result<()> {
+    pub(crate) fn take(&mut self, s: &Stream<S>, batch: &Parts<'_, S>, extent: Extent) -> thalweg::Result<()> {
         self.extent = extent;
         let (given, rows, b) = (batch.position.len() / 2, extent.rows, extent.labeled());
-        let (tokens, more) =
-            self.tokens.slice_mut(..rows * config.input_dim)?.split_at_mut(given * config.input_dim)?;
+        let inputs = batch.tokens.len() / given;
+        let (tokens, more) = self.tokens.slice_mut(..rows * inputs)?.split_at_mut(given * inputs)?;
         s.copy(batch.tokens, tokens)?;
         s.zero(more)?;
         let (position, more) = self.position.slice_mut(..2 * rows)?.split_at_mut(2 * given)?;
@@ -259,7 +266,13 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
         if extent.padded {
             s.fill(self.cu_seqlens.slice_mut(b + 1..=b + 1)?, rows as i32)?;
         }
-        s.copy(batch.labels, self.labels.slice_mut(..b)?)
+        if let Some((texts, pass)) = batch.texts.zip(self.text.as_mut()) {
+            pass.take(s, texts, extent)?;
+        }
+        if let Some((patches, pass)) = batch.patches.zip(self.gate.as_mut()) {
+            pass.take(s, patches, extent)?;
+        }
+        batch.labels.map_or(Ok(()), |labels| s.copy(labels, self.labels.slice_mut(..b)?))
     }
 }
 
@@ -268,23 +281,33 @@ impl Model {
         let TokenTransformerConfig { input_dim: inputs, embed_dim: width, num_classes: classes, .. } =
             config.check()?;
         let mut layout = ParameterLayout::default();
+        let gate = config.gate.map(|gate| Gate::new(&mut layout, gate)).transpose()?;
         let embedding = TokenEmbedding::new(&mut layout, "", inputs, width)?;
         let blocks = Transformer::new(&mut layout, "", config.blocks())?;
         let head = Head::Classes(Linear::new(&mut layout, "head", width, classes)?);
-        Ok(Self { config, layout, embedding, blocks, head, frozen: None })
+        Ok(Self { config, layout, gate, embedding, blocks, head, frozen: None })
     }
 
     /// Makes the model that answers questions about images.
     pub(crate) fn answering(config: VisionLanguageConfig) -> Result<Self> {
         let mut layout = ParameterLayout::default();
+        let gate = config.gate.map(|gate| Gate::new(&mut layout, gate)).transpose()?;
         let Encoder { embedding, blocks, projector } = Encoder::new(&mut layout, config.check()?)?;
         let decoder = Decoder::new(&mut layout, config)?;
-        let VisionLanguageConfig { input_dim, embed_dim, num_heads, depth, vocab_size, norm_eps, gelu, .. } = config;
         let head = Head::Text(Box::new(TextHead { config, projector, decoder }));
-        let (num_classes, pooling) = (vocab_size, Pooling::Mean);
-        let config =
-            TokenTransformerConfig { input_dim, embed_dim, num_heads, depth, num_classes, norm_eps, gelu, pooling };
-        Ok(Self { config, layout, embedding, blocks, head, frozen: None })
+        let VisionLanguageConfig { input_dim, embed_dim, num_heads, depth, vocab_size, norm_eps, .. } = config;
+        let config = TokenTransformerConfig {
+            input_dim,
+            embed_dim,
+            num_heads,
+            depth,
+            num_classes: vocab_size,
+            norm_eps,
+            gelu: config.gelu,
+            pooling: Pooling::Mean,
+            gate: config.gate,
+        };
+        Ok(Self { config, layout, gate, embedding, blocks, head, frozen: None })
     }
 
     /// Makes the model of a file.
@@ -338,24 +361,41 @@ impl Model {
     /// Checks a batch, and returns its extent.
     pub(crate) fn check(&self, batch: &impl HostBatch, learns: bool) -> Result<Extent> {
         let shape = [self.config.input_dim, self.config.num_classes];
+        self.check_parts(batch.texts().is_some(), batch.patches().is_some())?;
         match (self.texts(), batch.texts()) {
             (Some(config), Some(texts)) => {
                 texts.images().check(shape, false)?;
                 texts.check([config.vocab_size, config.max_tokens])?;
             }
-            (None, None) => batch.sequences().check(shape, learns)?,
-            (Some(_), None) => self.check_classes()?,
-            (None, Some(_)) => return Err(Error::Batch("the model knows classes, and no texts".into())),
+            _ => batch.sequences().check(shape, learns)?,
+        }
+        if let Some(patches) = batch.patches() {
+            patches.check(batch.sequences().cu_seqlens, self.query_dim())?;
         }
         Ok(Extent::of(batch))
     }
 
-    /// Checks that the model learns classes.
-    pub(crate) fn check_classes(&self) -> Result<()> {
-        match self.texts() {
-            None => Ok(()),
-            Some(_) => Err(Error::Batch("the model answers questions, and there are none".into())),
-        }
+    /// Checks a batch on the device, and returns its extent.
+    pub(crate) fn extent<S>(&self, batch: &Parts<'_, S>) -> Result<Extent> {
+        self.check_parts(batch.texts.is_some(), batch.patches.is_some())?;
+        batch.extent(self.config.input_dim, self.query_dim())
+    }
+
+    /// Returns the numbers of a query of the gate.
+    fn query_dim(&self) -> usize {
+        self.config.gate.map_or(0, |gate| gate.query_dim)
+    }
+
+    /// Checks that a batch has texts if the model answers, and patches if it has a gate.
+    pub(crate) fn check_parts(&self, texts: bool, patches: bool) -> Result<()> {
+        let what = match ((self.texts().is_some(), texts), (self.gate.is_some(), patches)) {
+            ((true, false), _) => "the model answers questions, and there are none",
+            ((false, true), _) => "the model knows classes, and no texts",
+            (_, (true, false)) => "the model has a gate, and the batch no patches",
+            (_, (false, true)) => "the batch has patches, and the model no gate",
+            _ => return Ok(()),
+        };
+        Err(Error::Batch(what.into()))
     }
 
     /// Makes room for a batch.
@@ -389,9 +429,14 @@ impl Model {
         pass: &mut PassOn<S, E>,
     ) -> thalweg::Result<()> {
         let TokenTransformerConfig { input_dim: inputs, embed_dim: width, num_classes: classes, .. } = self.config;
-        let (Extent { rows, sequences, .. }, outputs) = (pass.extent, pass.extent.outputs());
+        let (extent @ Extent { rows, sequences, .. }, outputs) = (pass.extent, pass.extent.outputs());
         let mut f = ForwardPass::new(s, w, &mut pass.matmul);
-        let tokens = E::rounded(s, pass.tokens.slice(..rows * inputs)?, &mut pass.operands)?;
+        let mut tokens = pass.tokens.slice(..rows * inputs)?;
+        if let Some((gate, pass)) = self.gate.as_ref().zip(pass.gate.as_mut()) {
+            gate.forward(&mut f, extent, tokens, pass)?;
+            tokens = pass.tokens(rows * inputs)?;
+        }
+        let tokens = E::rounded(s, tokens, &mut pass.operands)?;
         let position = pass.position.slice(..2 * rows)?;
         self.embedding.forward(&mut f, rows, tokens, position, pass.activations.input(rows)?)?;
 
@@ -428,7 +473,8 @@ impl Model {
         let classes = self.config.num_classes;
         let b = pass.extent.losses();
         let n = b * classes;
-        if pass.extent.padded {
+        // The padding has a row of logits, unless these are those of texts.
+        if pass.extent.padded && pass.extent.text == 0 {
             s.zero(pass.dlogits.slice_mut(n..n + classes)?)?;
         }
         let (logits, labels) = (pass.logits.slice(..n)?, pass.labels.slice(..b)?);
@@ -480,9 +526,16 @@ impl Model {
         self.blocks.backward(&mut b, &batch, &mut pass.activations, &mut scratch.blocks)?;
 
         let gradient = scratch.blocks.input(s, rows)?;
-        let tokens = E::operands(pass.tokens.slice(..rows * inputs)?, &pass.operands);
-        let position = pass.position.slice(..2 * rows)?;
-        self.embedding.backward(&mut b, rows, tokens, position, gradient.dx, gradient.operands)
+        let (position, tokens) = (pass.position.slice(..2 * rows)?, pass.tokens.slice(..rows * inputs)?);
+        let seen = match &pass.gate {
+            Some(gate) => gate.tokens(rows * inputs)?,
+            None => tokens,
+        };
+        let seen = E::operands(seen, &pass.operands);
+        self.embedding.backward(&mut b, rows, seen, position, gradient.dx, gradient.operands)?;
+        let Some((gate, of_gate)) = self.gate.as_ref().zip(pass.gate.as_mut()) else { return Ok(()) };
+        self.embedding.backward_input(&mut b, rows, gradient.operands, of_gate.gradient(rows * inputs)?)?;
+        gate.backward(&mut b, pass.extent, tokens, of_gate)
     }
 
     /// Makes the gradients of a range of the layout zero.

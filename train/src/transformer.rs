@@ -7,7 +7,7 @@ use thalweg::{
     Brand, DeviceBuffer, Event, Graph, GraphCache, GraphWork, LiveBrand, PinnedBuffer, Resource, Ring, Stream,
 };
 
-use crate::batch::{DeviceBatch, Extent, HostBatch};
+use crate::batch::{Extent, HostBatch, StreamBatch};
 use crate::error::{Error, Result};
 use crate::layers::{Weights, WeightsOn};
 use crate::layout::ParameterLayout;
@@ -323,16 +323,16 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     /// so its buffers are free as soon as the stream has passed the copies.
     ///
     /// What the buffers hold is not checked. If `cu_seqlens` does not rise, or a sequence is empty,
-    /// the results mean nothing; a label that is no class makes the loss NaN.
+    /// the results mean nothing; a label that is no class, or an id that is none, makes the loss
+    /// NaN.
     ///
     /// # Errors
     /// The lengths of the batch do not fit the model, there is no memory, or the device failed. The
     /// weights and the optimizer are then those of the step before.
-    pub fn step_on(&mut self, batch: &DeviceBatch<'_, S>) -> Result<Loss> {
-        self.model.check_classes()?;
-        let config = self.model.config;
-        let extent = batch.extent(config.input_dim)?;
-        self.learn(extent, |s, pass| Ok(pass.take(s, &config, batch, extent)?))
+    pub fn step_on(&mut self, batch: &impl StreamBatch<S>) -> Result<Loss> {
+        let parts = batch.parts();
+        let extent = self.model.extent(&parts)?;
+        self.learn(extent, |s, pass| Ok(pass.take(s, &parts, extent)?))
     }
 
     fn learn(
@@ -428,6 +428,21 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
             logits: s.read_blocking(pass.logits.slice(..b * classes)?)?,
             predictions: s.read_blocking(pass.best.slice(..b)?)?,
         })
+    }
+
+    /// Computes the tokens of a batch as the model sees them, [T, `input_dim`], and waits for them:
+    /// those of a model with a [gate](crate::GateConfig) are multiplied by the gates of their
+    /// patches.
+    ///
+    /// # Errors
+    /// The batch does not fit the model, there is no memory, or the device failed.
+    pub fn gated(&mut self, batch: &impl HostBatch) -> Result<Vec<f32>> {
+        let (s, n) = (self.stream, batch.sequences().tokens.len());
+        let pass = self.predict(batch, false)?;
+        match &pass.gate {
+            Some(gate) => Ok(s.read_blocking(gate.tokens(n)?)?),
+            None => Ok(batch.sequences().tokens.to_vec()),
+        }
     }
 
     /// Computes the gradients of a batch and waits for them. The weights do not change.

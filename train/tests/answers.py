@@ -1,10 +1,11 @@
 """Trains a small vision-language model as docs/training.md says, in NumPy, in f64, and writes golden files.
 
 usage: pip install numpy; python3 train/tests/answers.py train/tests/golden/answers
+                          python3 train/tests/answers.py train/tests/golden/answers-gate tensions
 
 The images, questions and answers have unlike lengths, encoder and decoder have several heads, and GELU is by the error
 function. Gradients come from a tape of operations. `finite` compares some with differences. It writes `weights`, `batch`
-and `expected`, with the names that the example `vlm_step` has.
+and `expected`, with the names that the example `vlm_step` has. With `tensions` or `softmax`, the model has a gate with such a balancer.
 """
 import json
 import math
@@ -17,7 +18,8 @@ STEPS, RATE, DECAY, EPS = 3, 1e-3, 0.05, 1e-5
 INPUTS, WIDTH, HEADS, DEPTH = 5, 16, 2, 2
 TEXT_WIDTH, TEXT_HEADS, TEXT_DEPTH, IDS, PLACES = 24, 3, 2, 19, 14
 IMAGES, QUESTIONS, ANSWERS = [1, 7, 3, 12], [2, 1, 6, 3], [4, 2, 3, 7]
-folder = sys.argv[1]
+PATCHES, QUERY, FEATURES, HIDDEN, BALANCER = [1, 3, 2, 5], 6, 13, 64, 128
+folder, balance = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
 random = np.random.default_rng(31)
 
 
@@ -129,6 +131,64 @@ def cross_entropy(logits, labels):
     return Node(-log[at].mean(), (logits,), back)
 
 
+def relu(x):
+    return Node(np.maximum(x.value, 0), (x,), lambda g: (g * (x.value > 0),))
+
+
+def coupled(z, q):
+    """(1 + cos) / 2 of each row of z and q."""
+    z_norm, q_norm = np.linalg.norm(z.value, axis=1, keepdims=True), np.linalg.norm(q)
+    cos = (z.value @ q[:, None]) / (z_norm * q_norm)
+    return Node((1 + cos) / 2, (z,), lambda g: (g / 2 * (q / (z_norm * q_norm) - cos * z.value / z_norm**2),))
+
+
+def statistics(x):
+    """Mean, maximum and deviation of each column, column after column."""
+    n, columns = x.value.shape
+    mean, peak = x.value.mean(0), x.value.argmax(0)
+    off = x.value - mean
+    deviation = np.sqrt((off**2).sum(0) / max(n - 1, 1))
+
+    def back(g):
+        of_mean, of_peak, of_deviation = g.reshape(columns, 3).T
+        d = np.tile(of_mean / n, (n, 1))
+        d[peak, np.arange(columns)] += of_peak
+        if n > 1:
+            d += of_deviation * off / ((n - 1) * deviation)
+        return (d,)
+
+    return Node(np.stack([mean, x.value.max(0), deviation], 1).reshape(1, -1), (x,), back)
+
+
+def softmax(v):
+    p = np.exp(v.value - v.value.max())
+    p /= p.sum()
+    return Node(p, (v,), lambda g: (p * (g - (p * g).sum()),))
+
+
+def tensions(v):
+    """Each pair of scores shares a third: information and salience, coupling and information, salience and coupling."""
+    t = 1 / (1 + np.exp(-v.value))
+    poles = np.array([[1, -1, 0], [-1, 0, 1], [0, 1, -1]])
+    return Node((1 + t @ poles) / 3, (v,), lambda g: (g @ poles.T / 3 * t * (1 - t),))
+
+
+def gated(w, batch, b):
+    """The tokens of an image, multiplied by the gates of their patches."""
+    part = slice(*batch["cu_patches"][b : b + 2])
+    features, query = Node(batch["features"][part]), batch["query"][b]
+    head, balancer = "participatory_scorer.texture_proj.", "balancer.weight_predictor."
+    p = coupled(linear(w, head + "2", relu(linear(w, head + "0", features))), query)
+    scores = stacked([Node(batch[name][part, None]) for name in ["entropy", "salience"]] + [p], 1)
+    seen = stacked([statistics(scores), Node(query[None, :])], 1)
+    said = linear(w, balancer + "2", relu(linear(w, balancer + "0", seen)))
+    mix = {"softmax": softmax, "tensions": tensions}[balance](linear(w, balancer + "4", relu(said)))
+    rows_of = slice(*batch["cu_seqlens"][b : b + 2])
+    tokens = batch["tokens"][rows_of]
+    gate = rows(product(scores, turned(mix)), batch["patch"][rows_of] - part.start)
+    return Node(tokens * gate.value, (gate,), lambda g: ((g * tokens).sum(1, keepdims=True),))
+
+
 def linear(w, name, x):
     return plus(product(x, turned(w[name + ".weight"])), w[name + ".bias"])
 
@@ -157,7 +217,8 @@ def learn(w, batch):
     for b, asked in enumerate(batch["question"]):
         image = slice(*batch["cu_seqlens"][b : b + 2])
         ids = batch["ids"][slice(*batch["text_cu_seqlens"][b : b + 2])]
-        tokens, position = Node(batch["tokens"][image]), Node(batch["position"][image])
+        tokens = gated(w, batch, b) if balance else Node(batch["tokens"][image])
+        position = Node(batch["position"][image])
         x = plus(linear(w, "encoder.embed", tokens), product(position, turned(w["encoder.position.weight"])))
         count = x.value.shape[0]
         image = linear(w, "projector", blocks(w, "encoder.", x, DEPTH, HEADS, np.ones((count, count), bool)))
@@ -191,6 +252,17 @@ def shapes():
         yield name + "norm.weight", (width,)
         yield name + "norm.bias", (width,)
 
+    if balance:
+        head, balancer = "participatory_scorer.texture_proj.", "balancer.weight_predictor."
+        for name, out, inputs in [
+            (head + "0", HIDDEN, FEATURES),
+            (head + "2", QUERY, HIDDEN),
+            (balancer + "0", BALANCER, 9 + QUERY),
+            (balancer + "2", BALANCER, BALANCER),
+            (balancer + "4", 3, BALANCER),
+        ]:
+            yield name + ".weight", (out, inputs)
+            yield name + ".bias", (out,)
     yield "encoder.embed.weight", (WIDTH, INPUTS)
     yield "encoder.embed.bias", (WIDTH,)
     yield "encoder.position.weight", (WIDTH, 2)
@@ -223,7 +295,8 @@ def save(tensors, name, metadata):
 
 def finite(w, batch, grads):
     """Compares gradients with differences, in some directions."""
-    for name in ["decoder.tok.weight", "decoder.pos.weight", "projector.weight", "encoder.blocks.0.attn.qkv.weight"]:
+    names = ["decoder.tok.weight", "decoder.pos.weight", "projector.weight", "encoder.blocks.0.attn.qkv.weight"]
+    for name in names + [name for name in w if name.startswith(("participatory", "balancer"))]:
         way, step = random.standard_normal(w[name].value.shape), 1e-5
         sides = []
         for sign in [1, -1]:
@@ -244,10 +317,18 @@ batch = {
     "text_cu_seqlens": ends(map(len, texts)),
     "question": np.array(QUESTIONS, "i4"),
 }
+if balance:
+    count = sum(PATCHES)
+    for name, shape in [("features", (count, FEATURES)), ("entropy", count), ("salience", count)]:
+        batch[name] = random.random(shape).astype("f4")
+    batch["cu_patches"] = ends(PATCHES)
+    owned = [np.sort(random.integers(0, n, rows)) for n, rows in zip(PATCHES, IMAGES)]
+    batch["patch"] = np.concatenate([own + start for own, start in zip(owned, batch["cu_patches"])]).astype("i4")
+    batch["query"] = random.standard_normal((len(IMAGES), QUERY)).astype("f4")
 first = {name: drawn(name, shape).astype("f4") for name, shape in shapes()}
 save(batch, "batch", {})
 counts = dict(heads=HEADS, depth=DEPTH, decoder_heads=TEXT_HEADS, decoder_depth=TEXT_DEPTH)
-save(first, "weights", {**{key: str(value) for key, value in counts.items()}, "gelu": "erf"})
+save(first, "weights", {**{key: str(value) for key, value in counts.items()}, "gelu": "erf", **({"tensions": str(balance == "tensions").lower()} if balance else {})})
 
 values = {name: tensor.astype("f8") for name, tensor in first.items()}
 moments = {name: [np.zeros_like(v), np.zeros_like(v)] for name, v in values.items()}

@@ -17,7 +17,7 @@ use crate::support::{Random, bits, devices, distance, numbers};
 
 stream_tags!(Compute, Reduce);
 
-fn config() -> VisionLanguageConfig {
+pub(crate) fn config() -> VisionLanguageConfig {
     VisionLanguageConfig::default()
         .with_input_dim(5)
         .with_embed_dim(16)
@@ -31,17 +31,17 @@ fn config() -> VisionLanguageConfig {
 }
 
 /// Images with questions and answers. The lengths of all differ.
-struct Sample {
-    tokens: Vec<f32>,
+pub(crate) struct Sample {
+    pub(crate) tokens: Vec<f32>,
     position: Vec<f32>,
-    cu_seqlens: Vec<i32>,
+    pub(crate) cu_seqlens: Vec<i32>,
     ids: Vec<i32>,
     text_cu_seqlens: Vec<i32>,
     question: Vec<i32>,
 }
 
 impl Sample {
-    fn new(images: usize, seed: u64) -> Self {
+    pub(crate) fn new(images: usize, seed: u64) -> Self {
         let random = &mut Random(seed);
         let (mut cu_seqlens, mut ends, mut ids, mut question) = (vec![0], vec![0], Vec::new(), Vec::new());
         for n in 0..images {
@@ -74,7 +74,7 @@ impl Sample {
         }
     }
 
-    fn batch(&self) -> TextBatch<'_> {
+    pub(crate) fn batch(&self) -> TextBatch<'_> {
         let Self { tokens, position, cu_seqlens, ids, text_cu_seqlens, question } = self;
         TextBatch { tokens, position, cu_seqlens, ids, text_cu_seqlens, question }
     }

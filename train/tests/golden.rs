@@ -5,8 +5,8 @@ use testkit::devices::report;
 use thalweg::simt::bf16;
 use thalweg::{AnyStream, Device};
 use thalweg_train::{
-    AdamW, Data, HostBatch, ImageEncoder, MatmulBackend, Precision, Schedule, Tensors, TextBatch, TokenBatch,
-    TokenTransformer,
+    AdamW, Data, Gated, HostBatch, ImageEncoder, MatmulBackend, Patches, Precision, Schedule, Tensors, TextBatch,
+    TokenBatch, TokenTransformer,
 };
 
 use crate::support::{devices, distance, golden, numbers, products};
@@ -35,7 +35,15 @@ fn check<E: Precision>(device: Device, folder: &str, products: MatmulBackend, bo
             let [ids, text_cu_seqlens, question] =
                 ["ids", "text_cu_seqlens", "question"].map(|name| file.i32(name).unwrap());
             let batch = TextBatch { tokens, position, cu_seqlens, ids, text_cu_seqlens, question };
-            agrees::<E>(device, files, products, &batch, bounds)
+            let Ok(cu_patches) = file.i32("cu_patches") else {
+                return agrees::<E>(device, files, products, &batch, bounds);
+            };
+            let of = |name| numbers(&file, name);
+            let (features, entropy, salience, query) = (of("features"), of("entropy"), of("salience"), of("query"));
+            let patch = file.i32("patch").unwrap();
+            let (features, entropy, salience, query) = (&features[..], &entropy[..], &salience[..], &query[..]);
+            let patches = Patches { features, entropy, salience, cu_patches, patch, query };
+            agrees::<E>(device, files, products, &Gated { batch, patches }, bounds)
         }
     }
 }
@@ -97,8 +105,9 @@ fn agrees<E: Precision>(
 }
 
 /// A token transformer, and vision-language models: one with heads of 64 numbers, and one of
-/// `answers.py` with unlike lengths, several heads and the error function.
-const FOLDERS: [&str; 3] = ["small", "vlm-learn", "answers"];
+/// `answers.py` with unlike lengths, several heads and the error function, without a gate and with
+/// one whose balancer weighs by tensions.
+const FOLDERS: [&str; 4] = ["small", "vlm-learn", "answers", "answers-gate"];
 
 /// Checks that a library computed something where a model was given one: its sums have another
 /// order.

@@ -4,6 +4,7 @@
 mod answers;
 mod data_parallel;
 mod distributed;
+mod gate;
 mod golden;
 mod hostile_files;
 mod kernels;

@@ -265,7 +265,7 @@ impl Profile {
         let out = ParticipatoryMut { participatory, salience: perspectival, summaries };
         kernels::participatory(stream, &batch, how, features, information, &coupling, out)?;
         if let Some(predictor) = &self.predictor {
-            kernels::balance(stream, &batch, summaries, &stream.reading(predictor)?, mix)?;
+            kernels::balance(stream, &batch, summaries, &stream.reading(predictor)?, false, mix)?;
         }
         let scores = Scores { entropy: information, participatory, summaries, mix };
         let out = RelevanceMut { salience: perspectival, relevance };

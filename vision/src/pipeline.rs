@@ -163,7 +163,7 @@ impl Pipeline {
     /// Head and query differ in dimension ([`Error::Tensor`](crate::Error::Tensor)).
     pub fn with_query(self, head: &Head, query: &Query) -> crate::Result<Self> {
         let mix = match (self.params.mix, head.balancer_weights(query)?) {
-            (None, Some(predictor)) => Mix::Balancer(predictor),
+            (None, Some(predictor)) => Mix::Balancer { predictor, tensions: head.has_tensions() },
             (mix, _) => Mix::Fixed(mix.unwrap_or([1.0 / 3.0; 3])),
         };
         let coupling = Some(Coupling { weights: head.projection(query)?, mix });
@@ -339,6 +339,27 @@ impl Pipeline {
 
     fn workspace_of<S: LiveBrand>(&self, stream: &Stream<S>, layout: BatchLayout) -> Result<WorkspaceOn<S>> {
         WorkspaceOn::new(stream, &self.params, layout, self.options.precision, &self.gains, self.coupling.as_ref())
+    }
+
+    /// Device memory for batches of images of these sizes, with a query for each image
+    /// ([`WorkspaceOn::set_queries`]). At first each is that of the pipeline.
+    ///
+    /// # Errors
+    /// The errors of [`workspace`](Self::workspace), or the pipeline has no query.
+    pub fn workspace_for_queries<S: LiveBrand>(&self, stream: &Stream<S>, sizes: &[Size]) -> Result<WorkspaceOn<S>> {
+        let Some(Coupling { weights, mix }) = &self.coupling else {
+            let expected = "a pipeline with a query".into();
+            return Err(Error::Parameter { name: "query", given: "none".into(), expected });
+        };
+        let mix = match mix {
+            Mix::Balancer { predictor, tensions } => {
+                Mix::Balancer { predictor: predictor.repeat(sizes.len()), tensions: *tensions }
+            }
+            fixed => fixed.clone(),
+        };
+        let coupling = Coupling { weights: weights.repeat(sizes.len()), mix };
+        let (layout, options) = (self.layout(sizes)?, &self.options);
+        WorkspaceOn::new(stream, &self.params, layout, options.precision, &self.gains, Some(&coupling))
     }
 
     /// Device memory for batches of images of these sizes that are on the device

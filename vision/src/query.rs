@@ -96,6 +96,7 @@ pub struct Head {
     /// The triangular factor R [65, 65] of [W2 b2].
     triangle: Vec<f64>,
     balancer: Option<[Owned; 3]>,
+    tensions: bool,
 }
 
 impl Head {
@@ -111,7 +112,7 @@ impl Head {
         }
         projection.check(second, projection.bias.len(), HIDDEN)?;
         let triangle = triangle(projection);
-        Ok(Self { hidden: hidden.into(), projection: projection.into(), triangle, balancer: None })
+        Ok(Self { hidden: hidden.into(), projection: projection.into(), triangle, balancer: None, tensions: false })
     }
 
     /// Adds a balancer: three layers, from 9 + D to 128 to 128 to 3, which weigh the scores by
@@ -126,6 +127,20 @@ impl Head {
         }
         self.balancer = Some(layers.map(Owned::from));
         Ok(self)
+    }
+
+    /// Makes the balancer weigh the scores by three tensions, each between two of them, and not by
+    /// a softmax: information and salience (compress and particularize), participatory score and
+    /// information (exploit and explore), salience and participatory score (focus and diversify).
+    /// `docs/spec.md`, section 3, has the formula and its source.
+    #[must_use]
+    pub fn with_tensions(self, tensions: bool) -> Self {
+        Self { tensions, ..self }
+    }
+
+    /// Whether the balancer weighs the scores by tensions.
+    pub fn has_tensions(&self) -> bool {
+        self.tensions
     }
 
     /// D, the dimension of the queries that fit this head.
@@ -208,6 +223,11 @@ impl Query {
     pub fn dimension(&self) -> usize {
         self.0.len()
     }
+
+    /// The numbers.
+    pub fn numbers(&self) -> &[f32] {
+        &self.0
+    }
 }
 
 impl std::fmt::Debug for Query {
@@ -279,7 +299,9 @@ mod file {
         /// Reads a head from the bytes of a safetensors file. The tensors have the names of a
         /// PyTorch state dict: `participatory_scorer.texture_proj.{0,2}` and, for a head with a
         /// balancer, `balancer.weight_predictor.{0,2,4}`, each with `.weight` and `.bias`. If one
-        /// tensor of the balancer is there, all must be. Other tensors are ignored.
+        /// tensor of the balancer is there, all must be. Other tensors are ignored. If the metadata
+        /// has `tensions` = `true`, the balancer weighs by [tensions](Head::with_tensions), as the
+        /// file of a model of `thalweg-train` says that learned so.
         ///
         /// The types F32, F16 and BF16 are accepted. Weights are `[outputs, inputs]`, or
         /// `[outputs, inputs, 1, 1]` as in 1x1 convolutions.
@@ -293,7 +315,7 @@ mod file {
             let hidden = layer(&file, HEAD[0], HIDDEN, PLANES)?;
             let bias = vector(&file, HEAD[1][1])?;
             let projection = layer(&file, HEAD[1], bias.len(), HIDDEN)?;
-            let head = Self::new(borrow(&hidden), borrow(&projection))?;
+            let head = Self::new(borrow(&hidden), borrow(&projection))?.with_tensions(tensions(bytes));
             let names = file.names();
             if !PREDICTOR.as_flattened().iter().any(|name| names.contains(name)) {
                 return Ok(head);
@@ -325,6 +347,13 @@ mod file {
             expected: "a safetensors file".into(),
         })?;
         Ok(file)
+    }
+
+    /// Returns whether the metadata says that the balancer weighs by tensions.
+    fn tensions(bytes: &[u8]) -> bool {
+        let header = SafeTensors::read_metadata(bytes).ok();
+        let value = header.and_then(|(_, header)| header.metadata().as_ref()?.get("tensions").cloned());
+        value.is_some_and(|value| value == "true")
     }
 
     fn borrow([weight, bias]: &[Vec<f32>; 2]) -> Layer<'_> {

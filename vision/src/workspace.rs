@@ -49,7 +49,7 @@ pub(crate) struct Coupling {
 #[derive(Clone, Debug)]
 pub(crate) enum Mix {
     Fixed([f32; 3]),
-    Balancer(Vec<f32>),
+    Balancer { predictor: Vec<f32>, tensions: bool },
 }
 
 /// The parts of the results of a batch, in the order in which they lie.
@@ -128,7 +128,9 @@ pub(crate) struct Plan {
     pub(crate) precision: TokenPrecision,
     capacity: Capacity,
     coupled: bool,
+    /// Whether a balancer weighs the scores, and whether it does by tensions.
     balanced: bool,
+    tensions: bool,
     /// The places of the table, the gains, the coupling and the predictor in the constants, in
     /// words.
     constants: [Range<usize>; 4],
@@ -193,7 +195,8 @@ impl Plan {
             precision,
             capacity,
             coupled: coupling.is_some(),
-            balanced: matches!(coupling.map(|c| &c.mix), Some(Mix::Balancer(predictor)) if !predictor.is_empty()),
+            balanced: matches!(coupling.map(|c| &c.mix), Some(Mix::Balancer { .. })),
+            tensions: matches!(coupling.map(|c| &c.mix), Some(Mix::Balancer { tensions: true, .. })),
             constants,
             results,
             words,
@@ -273,7 +276,7 @@ impl<S: LiveBrand> WorkspaceOn<S> {
         let (images, patches) = (layout.images() as usize, layout.patches() as usize);
         let weights = coupling.map_or(&[][..], |c| &c.weights);
         let (predictor, mix) = match coupling.map(|c| &c.mix) {
-            Some(Mix::Balancer(predictor)) => (&predictor[..], [0.0; 3]),
+            Some(Mix::Balancer { predictor, .. }) => (&predictor[..], [0.0; 3]),
             Some(Mix::Fixed(mix)) => (&[][..], *mix),
             None => (&[][..], [0.0; 3]),
         };
@@ -331,10 +334,48 @@ impl<S: LiveBrand> WorkspaceOn<S> {
     /// The query has another dimension than the head, the pipeline has no query, or a head of
     /// another form ([`Error::Parameter`](thalweg::Error::Parameter)), or the device has failed.
     pub fn set_query(&mut self, stream: &Stream<S>, head: &Head, query: &Query) -> crate::Result<()> {
+        let queries = self.plan.constants[2].len() / head.projection(query)?.len();
+        self.set_queries(stream, head, &vec![query.clone(); queries])
+    }
+
+    /// Changes the queries for the batches that are enqueued from now on: one for each image of a
+    /// workspace [for queries](crate::Pipeline::workspace_for_queries), or one. `head` is the
+    /// pipeline's. The copy is enqueued; the host waits for nothing.
+    ///
+    /// ```
+    /// use thalweg::{Device, Size, stream_tags};
+    /// use thalweg_vision::{Head, Layer, TokenParams, Pipeline, Query};
+    ///
+    /// stream_tags!(Work);
+    /// let work = Device::best()?.stream::<Work>()?;
+    /// let (w1, b1) = ([0.1f32; 64 * 13], [0.0f32; 64]);
+    /// let (w2, b2) = ([0.1f32; 8 * 64], [0.0f32; 8]);
+    /// let head = Head::new(Layer { weight: &w1, bias: &b1 }, Layer { weight: &w2, bias: &b2 })?;
+    /// let (first, other) = (Query::new(&[1.0; 8])?, Query::new(&[-1.0; 8])?);
+    /// let pipeline = Pipeline::new(work.device(), TokenParams::default().with_budget(500))?.with_query(&head, &first)?;
+    /// let mut workspace = pipeline.workspace_for_queries(&work, &[Size::new(64, 64); 2])?;
+    /// workspace.set_queries(&work, &head, &[first, other])?; // of two images
+    /// # Ok::<(), thalweg_vision::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`set_query`](Self::set_query), or there are more or fewer queries.
+    pub fn set_queries(&mut self, stream: &Stream<S>, head: &Head, queries: &[Query]) -> crate::Result<()> {
         let [.., weights, predictor] = &self.plan.constants;
         // A pipeline whose weights of the scores are fixed does not use the balancer of its head.
-        let balances = if self.plan.balanced { head.balancer_weights(query)?.unwrap_or_default() } else { Vec::new() };
-        let coupling = head.projection(query)?;
+        let tensions = if self.plan.balanced { head.has_tensions() } else { self.plan.tensions };
+        if tensions != self.plan.tensions {
+            let says = |tensions| if tensions { "tensions" } else { "a softmax" };
+            let (given, expected) = (says(tensions).into(), format!("a balancer by {}", says(self.plan.tensions)));
+            return Err(Error::Parameter { name: "head", given, expected }.into());
+        }
+        let (mut coupling, mut balances) = (Vec::new(), Vec::new());
+        for query in queries {
+            coupling.extend(head.projection(query)?);
+            if self.plan.balanced {
+                balances.extend(head.balancer_weights(query)?.unwrap_or_default());
+            }
+        }
         if coupling.len() != weights.len() || balances.len() != predictor.len() {
             let given = format!("{} and {} numbers", coupling.len(), balances.len());
             let expected = format!("the {} and {} of the pipeline's own query", weights.len(), predictor.len());
@@ -400,7 +441,7 @@ impl<S: Brand> WorkspaceOn<S> {
             let out = ParticipatoryMut { participatory, salience, summaries };
             kernels::participatory(stream, &batch, how, features, entropy, weights, out)?;
             if plan.balanced {
-                kernels::balance(stream, &batch, summaries, predictor, mix)?;
+                kernels::balance(stream, &batch, summaries, predictor, plan.tensions, mix)?;
             }
             let scores = Scores { entropy, participatory, summaries, mix };
             kernels::relevance_with_query(stream, &batch, &scores, RelevanceMut { salience, relevance })?;
@@ -497,6 +538,21 @@ impl<S: Brand> WorkspaceOn<S> {
     /// `[N]`: the relevance of each patch, image after image.
     pub fn relevance(&self) -> &DeviceSlice<S, f32> {
         self.view(Part::Relevance)
+    }
+
+    /// `[N, 13]`: the mean of each plane over each patch, image after image.
+    pub fn features(&self) -> &DeviceSlice<S, f32> {
+        self.view(Part::Features)
+    }
+
+    /// `[N]`: the entropy of each patch, 0 to 1, image after image.
+    pub fn entropy(&self) -> &DeviceSlice<S, f32> {
+        self.view(Part::Entropy)
+    }
+
+    /// `[N]`: the salience of each patch, 0 to 1, image after image.
+    pub fn salience(&self) -> &DeviceSlice<S, f32> {
+        self.view(Part::Salience)
     }
 
     fn view<T: Element>(&self, part: Part) -> &DeviceSlice<S, T> {

@@ -92,7 +92,7 @@ fn run<S: LiveBrand>(stream: &Stream<S>, setup: &Setup, layout: &BatchLayout, ta
             summaries: summaries.slice_mut(),
         };
         kernels::participatory(stream, &batch, how, features.slice(), entropy.slice(), coupling.slice(), out).unwrap();
-        kernels::balance(stream, &batch, summaries.slice(), predictor.slice(), mix.slice_mut()).unwrap();
+        kernels::balance(stream, &batch, summaries.slice(), predictor.slice(), false, mix.slice_mut()).unwrap();
         let scores = Scores {
             entropy: entropy.slice(),
             participatory: participatory.slice(),

@@ -46,6 +46,8 @@ struct Weights {
     head: [Numbers; 2],
     balancer: [Numbers; 3],
     query: Vec<f32>,
+    /// Whether the balancer weighs by tensions.
+    tensions: bool,
 }
 
 impl Weights {
@@ -61,6 +63,7 @@ impl Weights {
                 head: [0, 2].map(|i| layer("participatory_scorer.texture_proj", i)),
                 balancer: [0, 2, 4].map(|i| layer("balancer.weight_predictor", i)),
                 query: Tensors::read("tests/golden/query.safetensors").f32("query").data.clone(),
+                tensions: false,
             }
         })
     }
@@ -79,13 +82,16 @@ impl Weights {
         let head = [layer(64, PLANES), layer(dimension, 64)];
         let balancer = [layer(128, 9 + dimension), layer(128, 128), layer(3, 128)];
         let query = draw(dimension, 1.0);
-        Self { head, balancer, query }
+        // Drawn last, so that the other numbers do not depend on it.
+        let tensions = random.next() % 2 == 1;
+        Self { head, balancer, query, tensions }
     }
 
     fn build(&self, balancer: bool) -> (Head, Query) {
         let head = Head::new(self.head[0].layer(), self.head[1].layer()).unwrap();
         let head =
             if balancer { head.with_balancer(self.balancer.each_ref().map(Numbers::layer)).unwrap() } else { head };
+        let head = head.with_tensions(self.tensions);
         assert_eq!((head.dimension(), head.has_balancer()), (self.query.len(), balancer));
         (head, Query::new(&self.query).unwrap())
     }
@@ -96,6 +102,12 @@ impl Weights {
 
     fn balancer(&self) -> [oracle::Layer; 3] {
         self.balancer.each_ref().map(Numbers::wide)
+    }
+
+    /// The weights of the scores.
+    fn mix(&self, maps: [&[f64]; 3]) -> [f64; 3] {
+        let balance = if self.tensions { oracle::balance_by_tensions } else { oracle::balance };
+        balance(&self.balancer(), maps, &self.query())
     }
 
     fn query(&self) -> Vec<f64> {
@@ -180,7 +192,7 @@ fn check_run(what: &str, run: &TokenSet, params: &TokenParams, weights: &Weights
     // From here on its own scores: what is checked is the balance of them.
     let maps = [wide(&run.entropy), wide(&run.salience), wide(got)];
     let maps = [&maps[0][..], &maps[1], &maps[2]];
-    let want = mix.unwrap_or_else(|| oracle::balance(&weights.balancer(), maps, &weights.query()));
+    let want = mix.unwrap_or_else(|| weights.mix(maps));
     assert_close(&format!("{what}: mix"), &run.mix.unwrap(), &want, 2e-6);
     let (relevance, spread) = oracle::relevance(&maps, &run.mix.unwrap().map(f64::from));
     assert_close(&format!("{what}: relevance"), &run.relevance, &relevance, relevance_error(spread));
@@ -329,7 +341,13 @@ struct Inputs {
     shift: usize,
 }
 
-fn run_scores<S: LiveBrand>(stream: &Stream<S>, inputs: &Inputs, coupling: &[f32], predictor: &[f32]) -> Scores {
+fn run_scores<S: LiveBrand>(
+    stream: &Stream<S>,
+    inputs: &Inputs,
+    coupling: &[f32],
+    predictor: (&[f32], bool),
+) -> Scores {
+    let (predictor, tensions) = predictor;
     let &Inputs { ref counts, edge, least_peak, bias, shift, .. } = inputs;
     // As of images of one row of patches of a pixel.
     let sizes: Vec<[u32; 2]> = counts.iter().map(|&n| [1, n as u32]).collect();
@@ -355,7 +373,7 @@ fn run_scores<S: LiveBrand>(stream: &Stream<S>, inputs: &Inputs, coupling: &[f32
     };
     kernels::participatory(stream, &batch, how, features.slice(), entropy.slice(), coupling.slice(), out).unwrap();
     let salient = salience.read();
-    kernels::balance(stream, &batch, summaries.slice(), predictor.slice(), mix.slice_mut()).unwrap();
+    kernels::balance(stream, &batch, summaries.slice(), predictor.slice(), tensions, mix.slice_mut()).unwrap();
     let scores = kernels::Scores {
         entropy: entropy.slice(),
         participatory: participatory.slice(),
@@ -411,7 +429,8 @@ proptest! {
         } else {
             inputs
         };
-        on_each_device(|stream| check_scores(&inputs, &weights, &run_scores(stream, &inputs, &coupling, &predictor)));
+        let balancer = (&predictor[..], weights.tensions);
+        on_each_device(|stream| check_scores(&inputs, &weights, &run_scores(stream, &inputs, &coupling, balancer)));
     }
 }
 
@@ -427,7 +446,8 @@ fn scores_of_images_that_end_within_a_tile() {
         let features = (0..n * PLANES).map(|_| random.unit() as f32).collect();
         let entropy = (0..n).map(|_| random.unit() as f32).collect();
         let inputs = Inputs { counts: vec![n], edge: 8, least_peak: 0.0, bias: 0.5, features, entropy, shift: 0 };
-        on_each_device(|stream| check_scores(&inputs, &weights, &run_scores(stream, &inputs, &coupling, &predictor)));
+        let balancer = (&predictor[..], weights.tensions);
+        on_each_device(|stream| check_scores(&inputs, &weights, &run_scores(stream, &inputs, &coupling, balancer)));
     }
 }
 
@@ -471,7 +491,7 @@ fn check_scores(inputs: &Inputs, weights: &Weights, got: &Scores) {
         let salience: Vec<f64> = salient.iter().map(|s| if peak > 0.0 { s / peak } else { 0.0 }).collect();
         assert_close("salience", &got.salience[patches.clone()], &salience, 5e-7);
         let maps = [&entropy[..], &salience, &participatory];
-        let mix = oracle::balance(&weights.balancer(), maps, &weights.query());
+        let mix = weights.mix(maps);
         let got_mix = &got.mix[3 * image..3 * image + 3];
         assert_close("mix", got_mix, &mix, 2e-6);
         let (relevance, spread) = oracle::relevance(&maps, &wide(got_mix));
@@ -689,7 +709,7 @@ proptest! {
             _ => (random.next() % (n as u64 / 2 + 3)) as u32,
         }).collect();
         on_each_device(|stream| {
-            run_scores(stream, &inputs, &coupling, &predictor);
+            run_scores(stream, &inputs, &coupling, (&predictor, (seed & 1) == 1));
             let mut order = run_top(stream, images, 4 * n, &numbers, shift);
             order.chunks_mut(4 * n).for_each(|order| order.sort_unstable());
             assert!(order.chunks(4 * n).all(|order| order.iter().copied().eq(0..4 * n as i32)));

@@ -25,7 +25,7 @@ pub(crate) fn launch(on: &Timed, height: u32, width: u32) -> Result<(), LaunchEr
         let out = ParticipatoryMut { participatory: part, salience, summaries };
         participatory(on, &batch, how, means, bits, buffer(3400, |i| (i % 7) as f32 * 0.1), out)?;
         let mix = zeros(6);
-        balance(on, &batch, summaries, buffer(18179, |i| (i % 5) as f32 * 0.01), mix)?;
+        balance(on, &batch, summaries, buffer(18179, |i| (i % 5) as f32 * 0.01), false, mix)?;
         let map = zeros(n);
         relevance(on, &batch, 0.1, [0.5, 0.5], means, bits, RelevanceMut { salience, relevance: map })?;
         let scores = Scores { entropy: bits, participatory: part, summaries, mix };

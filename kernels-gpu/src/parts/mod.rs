@@ -12,6 +12,9 @@ pub(crate) mod block;
     feature = "train"
 ))]
 pub(crate) mod gelu;
+#[cfg(any(feature = "train", feature = "vision"))]
+#[cfg_attr(not(feature = "train"), allow(dead_code, reason = "only gradients use a tension by itself"))]
+pub(crate) mod mix;
 #[cfg(any(feature = "augment", feature = "vision"))]
 #[cfg_attr(
     not(all(feature = "augment", feature = "vision")),

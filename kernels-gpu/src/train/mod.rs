@@ -14,6 +14,8 @@
 //! | [`join_ends`], [`join_rows`], [`image_rows`] | images and texts as the sequences of one decoder |
 //! | [`answer_rows`], [`answer_rows_backward`] | the rows whose next id is learned |
 //! | [`place_gradients`], [`id_chains`], [`id_gradients`] | the gradients of what texts begin with |
+//! | [`coupling`], [`score_statistics`], [`gates`], [`gated`] and their gradients; [`token_patches`] | the gate by which relevance learns |
+//! | [`relu`], [`relu_backward`] | `max(x, 0)` |
 //! | [`round`] | numbers rounded to `bf16` |
 //!
 //! Activations are `f32` or `bf16` ([`TrainElement`]); all sums, statistics, weights and gradients
@@ -25,6 +27,7 @@ mod attention;
 mod columns;
 mod embed;
 mod flash_attention;
+mod gate;
 mod joined;
 #[cfg(not(target_arch = "nvptx64"))]
 mod launch;
@@ -39,6 +42,10 @@ mod sequences;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use self::{
     embed::{positions, text},
+    gate::{
+        balance_backward, coupling, coupling_backward, gated, gated_backward, gates, relu, relu_backward,
+        score_gradients, score_statistics, token_patches,
+    },
     joined::{
         answer_rows, answer_rows_backward, id_chains, id_gradients, image_rows, join_ends, join_rows, place_gradients,
     },

@@ -4,7 +4,8 @@
 //! x   = mean, maximum, standard deviation (n - 1) of entropy, salience, participatory score
 //! h1  = relu(W1 (x, q) + b1)               128; the part of the query is a constant
 //! h2  = relu(W2 h1 + b2)                   128
-//! mix = softmax(W3 h2 + b3)                3
+//! mix = softmax(W3 h2 + b3)                3; or by tensions: t = 1 / (1 + exp(-(W3 h2 + b3))),
+//!       (t0 + 1 - t1, t2 + 1 - t0, t1 + 1 - t2) / 3
 //! ```
 //!
 //! Launch: one block of 512 threads for each image.
@@ -22,6 +23,7 @@
 
 use thalweg_simt::kernel;
 
+use crate::parts;
 use crate::vision::layout::{PIECE, Span};
 use crate::vision::patch::Sum;
 
@@ -51,7 +53,7 @@ const _: () = assert!(THIRD_BIAS + 3 == 18179);
 kernel! {
     /// See [`balance`](crate::vision::balance).
     pub(super) unsafe fn balance(
-        cx: impl Cooperative, images: u32, patches: u32,
+        cx: impl Cooperative, images: u32, patches: u32, queries: u32, tensions: bool,
         table: In<u32>, summaries: In<f32>, predictor: In<f32>, mix: Out<f32>,
     )
     require {
@@ -59,7 +61,8 @@ kernel! {
         (1..=268435456).contains(&patches),
         table.len() == 4 * (images + 1),
         summaries.len() == 12 * (patches / 64 + images),
-        predictor.len() == 18179,
+        queries == 1 || queries == images,
+        predictor.len() == 18179 * queries,
         mix.len() == 3 * images,
     }
     grid(images) block(THREADS) shared(END * 4)
@@ -72,7 +75,8 @@ kernel! {
         let second = cx.shared::<f32>(SUMS * 4);
         let logits = cx.shared::<f32>(LOGITS * 4);
 
-        let weight = |i: u32| predictor.get(cx, i as usize);
+        let own = if queries == 1 { 0 } else { image * (THIRD_BIAS + 3) };
+        let weight = |i: u32| predictor.get(cx, (own + i) as usize);
         let first_weights: [f32; 10] = core::array::from_fn(|k| weight(k as u32 * UNITS + unit));
         let second_weights: [f32; 32] = core::array::from_fn(|k| weight(SECOND + (part * 32 + k as u32) * UNITS + unit));
         let second_bias = weight(SECOND_BIAS + unit);
@@ -165,12 +169,9 @@ kernel! {
         cx.barrier();
 
         if rank == 0 {
-            let [a, b, c] = [0, 1, 2].map(|k| cx.shared_get(logits, k));
-            let most = a.max(b).max(c);
-            let powers = [a, b, c].map(|v| cx.exp2_approx((v - most) * core::f32::consts::LOG2_E));
-            let sum = powers[0] + powers[1] + powers[2];
-            for (k, power) in powers.into_iter().enumerate() {
-                mix.set(cx, image as usize * 3 + k, power / sum);
+            let logits = [0, 1, 2].map(|k| cx.shared_get(logits, k));
+            for (k, weight) in parts::mix::mix(cx, tensions, logits).into_iter().enumerate() {
+                mix.set(cx, image as usize * 3 + k, weight);
             }
         }
     }

@@ -77,7 +77,7 @@ pub fn relevance<S, L: Launch<S> + ?Sized>(
 
 /// Computes the participatory score of all patches of a batch from `features` [N, 13], `entropy`
 /// \[N\] and `projection`, which is a head and a query as [`projection`](crate::vision::projection)
-/// packs them. It also computes what [`balance`](crate::vision::balance) and
+/// packs them, or those of a query for each image, one after another. It also computes what [`balance`](crate::vision::balance) and
 /// [`relevance_with_query`] need of the features.
 ///
 /// The salience that it writes is the feature [`Salience::edge`], less the foveal bias. The
@@ -104,6 +104,7 @@ pub fn participatory<S, L: Launch<S> + ?Sized>(
         on,
         images,
         patches,
+        (coupling.len() / 3400) as u32,
         edge,
         least_peak,
         foveal_bias,
@@ -119,7 +120,9 @@ pub fn participatory<S, L: Launch<S> + ?Sized>(
 
 /// Computes the weights `mix` [B, 3] of entropy, salience and participatory score for each image,
 /// from `summaries` as [`participatory`] leaves them and `balancer_weights`, a balancer and a query
-/// as [`balancer_weights`](crate::vision::balancer_weights) packs them.
+/// as [`balancer_weights`](crate::vision::balancer_weights) packs them, or those of a query for each
+/// image, one after another: the softmax of what the
+/// balancer says, or with `tensions` the weights of three pairs of scores.
 ///
 /// # Errors
 /// A buffer of another length, or what the launch fails with.
@@ -128,9 +131,11 @@ pub fn balance<S, L: Launch<S> + ?Sized>(
     batch: &BatchTable<'_, S>,
     summaries: &DeviceSlice<S, f32>,
     predictor: &DeviceSlice<S, f32>,
+    tensions: bool,
     mix: &mut DeviceSlice<S, f32>,
 ) -> Result<(), L::Error> {
-    super::balance::balance(on, batch.images, batch.patches, batch.table, summaries, predictor, mix)
+    let queries = (predictor.len() / 18179) as u32;
+    super::balance::balance(on, batch.images, batch.patches, queries, tensions, batch.table, summaries, predictor, mix)
 }
 
 /// Computes the salience and the relevance of all patches of a batch, with a query. Each image is

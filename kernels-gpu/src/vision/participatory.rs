@@ -67,7 +67,7 @@ const fn group(g: u32) -> u32 {
 kernel! {
     /// See [`participatory`](crate::vision::participatory).
     pub(super) unsafe fn participatory(
-        cx: impl Cooperative, images: u32, patches: u32, edge: u32, least_peak: f32, foveal_bias: f32,
+        cx: impl Cooperative, images: u32, patches: u32, queries: u32, edge: u32, least_peak: f32, foveal_bias: f32,
         table: In<u32>, features: In<f32>, entropy: In<f32>, coupling: In<f32>,
         participatory: Out<f32>, salience: Out<f32>, summaries: Out<f32>,
     )
@@ -78,7 +78,8 @@ kernel! {
         table.len() == 4 * (images + 1),
         features.len() == 13 * patches,
         entropy.len() == patches,
-        coupling.len() == 3400,
+        queries == 1 || queries == images,
+        coupling.len() == 3400 * queries,
         coupling.is_aligned(16),
         participatory.len() == patches,
         salience.len() == patches,
@@ -100,9 +101,10 @@ kernel! {
         let hidden = cx.shared::<f32>(HIDDEN * 4);
         let partial = cx.shared::<f32>(PARTIAL * 4);
         let rows = cx.shared::<f32>(FEATURES * 4);
+        let own = if queries == 1 { 0 } else { span.image * COUPLING };
         let pieces: [[f32; 4]; 4] = core::array::from_fn(|k| {
             let at = (k as u32 * THREADS + rank) * 4;
-            if at < COUPLING { cx.load4(coupling.as_ptr().add(at as usize)) } else { [0.0; 4] }
+            if at < COUPLING { cx.load4(coupling.as_ptr().add((own + at) as usize)) } else { [0.0; 4] }
         });
         // Past the last patch, the last one is loaded again.
         let values: [f32; 4] = core::array::from_fn(|k| {

@@ -15,8 +15,14 @@ pub(crate) const TRAIN: &[Launcher] = &[
     Launcher { name: "argmax", cases: 90, run: argmax },
     Launcher { name: "attention", cases: 480, run: |t| of_type(t, attention::<f32>, attention::<bf16>) },
     Launcher { name: "attention_backward", cases: 300, run: |t| of_type(t, backward::<f32>, backward::<bf16>) },
+    Launcher { name: "balance_backward", cases: 60, run: balance_backward },
+    Launcher { name: "coupling", cases: 60, run: coupling },
+    Launcher { name: "coupling_backward", cases: 60, run: coupling_backward },
     Launcher { name: "sum_rows", cases: 90, run: |t| of_type(t, columns::<f32>, columns::<bf16>) },
     Launcher { name: "cross_entropy", cases: 120, run: cross_entropy },
+    Launcher { name: "gated", cases: 60, run: gated },
+    Launcher { name: "gated_backward", cases: 60, run: gated_backward },
+    Launcher { name: "gates", cases: 60, run: gates },
     Launcher { name: "gelu", cases: 120, run: |t| of_type(t, gelu::<f32>, gelu::<bf16>) },
     Launcher { name: "gelu_backward", cases: 120, run: |t| of_type(t, gelu_backward::<f32>, gelu_backward::<bf16>) },
     Launcher {
@@ -39,10 +45,15 @@ pub(crate) const TRAIN: &[Launcher] = &[
     Launcher { name: "pool_backward", cases: 180, run: pool_backward },
     Launcher { name: "positions", cases: 90, run: positions },
     Launcher { name: "products_with_two", cases: 90, run: products_with_two },
+    Launcher { name: "relu", cases: 60, run: relu },
+    Launcher { name: "relu_backward", cases: 60, run: relu_backward },
     Launcher { name: "round", cases: 90, run: round },
     Launcher { name: "round_columns", cases: 90, run: round_columns },
+    Launcher { name: "score_gradients", cases: 60, run: score_gradients },
+    Launcher { name: "score_statistics", cases: 60, run: score_statistics },
     Launcher { name: "settings", cases: 10, run: settings },
     Launcher { name: "text", cases: 120, run: text },
+    Launcher { name: "token_patches", cases: 60, run: token_patches },
 ];
 
 /// Runs a case with elements of `f32`, and the next one with elements of `bf16`.
@@ -367,4 +378,84 @@ fn adamw_bf16(t: &Trial<'_, '_>) -> Result<()> {
     let (settings, gradient) = (t.numbers(SETTINGS)?, t.numbers(n)?);
     let [mut weights, mut first, mut second] = [t.numbers(n)?, t.numbers(n)?, t.numbers(n)?];
     train::adamw_bf16(t, &settings, &gradient, &mut weights, [&mut first, &mut second], &mut t.room(n)?)
+}
+
+fn relu(t: &Trial<'_, '_>) -> Result<()> {
+    let n = t.below(300);
+    train::relu(t, n, &mut t.old(true, n as usize)?)
+}
+
+fn relu_backward(t: &Trial<'_, '_>) -> Result<()> {
+    let n = t.below(300);
+    train::relu_backward(t, n, &t.numbers(n as usize)?, &mut t.old(true, n as usize)?)
+}
+
+/// Patches, numbers of a query, and images.
+fn of_gate(t: &Trial<'_, '_>) -> [u32; 3] {
+    [t.below(150), t.pick(&[1, 3, 31, 33, 70]), t.within(1, 4)]
+}
+
+fn coupling(t: &Trial<'_, '_>) -> Result<()> {
+    let [n, c, b] = of_gate(t);
+    let (ends, z, query) = (t.bounds(b, n)?, t.numbers((n * c) as usize)?, t.numbers((b * c) as usize)?);
+    train::coupling(t, n, c, b, &ends, &z, &query, &mut t.room(n as usize)?)
+}
+
+fn coupling_backward(t: &Trial<'_, '_>) -> Result<()> {
+    let [n, c, b] = of_gate(t);
+    let (ends, z, query) = (t.bounds(b, n)?, t.numbers((n * c) as usize)?, t.numbers((b * c) as usize)?);
+    let (dscore, mut dz) = (t.numbers(n as usize)?, t.room((n * c) as usize)?);
+    train::coupling_backward(t, n, c, b, &ends, &z, &query, &dscore, &mut dz)
+}
+
+fn score_statistics(t: &Trial<'_, '_>) -> Result<()> {
+    let [n, c, b] = of_gate(t);
+    let maps = [t.numbers(n as usize)?, t.numbers(n as usize)?, t.numbers(n as usize)?];
+    let (ends, query) = (t.bounds(b, n)?, t.numbers((b * c) as usize)?);
+    let (mut x, mut peak) = (t.room((b * (c + 9)) as usize)?, t.room(b as usize)?);
+    train::score_statistics(t, n, c, b, &ends, &maps[0], &maps[1], &maps[2], &query, &mut x, &mut peak)
+}
+
+fn gates(t: &Trial<'_, '_>) -> Result<()> {
+    let [n, _, b] = of_gate(t);
+    let maps = [t.numbers(n as usize)?, t.numbers(n as usize)?, t.numbers(n as usize)?];
+    let (ends, said) = (t.bounds(b, n)?, t.numbers(3 * b as usize)?);
+    train::gates(t, n, b, t.flip(), &ends, &maps[0], &maps[1], &maps[2], &said, &mut t.room(n as usize)?)
+}
+
+fn balance_backward(t: &Trial<'_, '_>) -> Result<()> {
+    let [n, _, b] = of_gate(t);
+    let maps = [t.numbers(n as usize)?, t.numbers(n as usize)?, t.numbers(n as usize)?];
+    let (ends, dgate, said) = (t.bounds(b, n)?, t.numbers(n as usize)?, t.numbers(3 * b as usize)?);
+    let mut dv = t.room(3 * b as usize)?;
+    train::balance_backward(t, n, b, t.flip(), &ends, &maps[0], &maps[1], &maps[2], &dgate, &said, &mut dv)
+}
+
+fn score_gradients(t: &Trial<'_, '_>) -> Result<()> {
+    let [n, c, b] = of_gate(t);
+    let (ends, score, dgate) = (t.bounds(b, n)?, t.numbers(n as usize)?, t.numbers(n as usize)?);
+    let (said, peak) = (t.numbers(3 * b as usize)?, t.signed((0..b).map(|_| t.below(150)).collect())?);
+    let (x, dx) = (t.numbers((b * (c + 9)) as usize)?, t.numbers((b * (c + 9)) as usize)?);
+    let mut d = t.room(n as usize)?;
+    train::score_gradients(t, n, c, b, t.flip(), &ends, &score, &said, &dgate, &x, &dx, &peak, &mut d)
+}
+
+fn gated(t: &Trial<'_, '_>) -> Result<()> {
+    let ([n, c, _], rows) = (of_gate(t), t.below(100));
+    let (patch, gate) = (t.signed((0..rows).map(|_| t.below(150)).collect())?, t.numbers(n as usize)?);
+    let (x, mut y) = (t.numbers((rows * c) as usize)?, t.room((rows * c) as usize)?);
+    train::gated(t, rows, c, n, &patch, &gate, &x, &mut y)
+}
+
+fn gated_backward(t: &Trial<'_, '_>) -> Result<()> {
+    let ([n, c, _], rows) = (of_gate(t), t.below(100));
+    let patch = t.signed((0..rows).map(|_| t.below(150)).collect())?;
+    let (x, dy) = (t.numbers((rows * c) as usize)?, t.numbers((rows * c) as usize)?);
+    train::gated_backward(t, rows, c, n, &patch, &x, &dy, &mut t.room(n as usize)?)
+}
+
+fn token_patches(t: &Trial<'_, '_>) -> Result<()> {
+    let (rows, selected) = (t.below(100), t.within(1, 20));
+    let (ends, id) = (t.bounds(selected, rows)?, t.signed((0..selected).map(|_| t.below(150)).collect())?);
+    train::token_patches(t, rows, selected, &ends, &id, &mut t.room(rows as usize)?)
 }

@@ -103,7 +103,7 @@ fn participatory(t: &Trial<'_, '_>) -> Result<()> {
 fn balance(t: &Trial<'_, '_>) -> Result<()> {
     let images = images(t)?;
     let (summaries, predictor) = (t.numbers(images.summaries())?, t.numbers(18179)?);
-    vision::balance(t, &images.batch(), &summaries, &predictor, &mut t.room(3 * images.images as usize)?)
+    vision::balance(t, &images.batch(), &summaries, &predictor, t.flip(), &mut t.room(3 * images.images as usize)?)
 }
 
 fn relevance_with_query(t: &Trial<'_, '_>) -> Result<()> {

@@ -42,6 +42,11 @@ impl Arguments {
         Self(line, Cell::new(None))
     }
 
+    /// Returns whether an option is there.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.has(name)
+    }
+
     fn number(&self, name: &str) -> Option<usize> {
         self.0.value::<NonZeroUsize>(name).map(NonZeroUsize::get)
     }

@@ -94,6 +94,20 @@ impl TokenEmbedding {
         products_with_two(*s, shape, *add, dx, position, parts, dw)?;
         gradients.done(&self.position)
     }
+
+    /// Computes the gradient `dtokens` [rows, inputs] of the tokens from that of the rows, `dy`.
+    ///
+    /// # Errors
+    /// A length does not fit, or the device failed.
+    pub fn backward_input<S: Brand, E: Precision>(
+        &self,
+        pass: &mut BackwardPass<'_, S, E>,
+        rows: usize,
+        dy: &DeviceSlice<S, E>,
+        dtokens: &mut DeviceSlice<S, f32>,
+    ) -> thalweg::Result<()> {
+        self.embed.backward_input_f32(pass, rows, dy, dtokens)
+    }
 }
 
 /// The rows of images and texts as the sequences of a decoder: sequence `b` has those of image `b`,

@@ -19,7 +19,7 @@ use thalweg_collective::{Backward, BucketGradient, BucketSizes, Comm, Gradients,
 use thalweg_kernels::train::sum_rows;
 
 use super::trainable::Trainable;
-use crate::batch::{DeviceBatch, Extent, HostBatch};
+use crate::batch::{Extent, HostBatch, StreamBatch};
 use crate::error::{Error, Result};
 use crate::layers::GradientSink;
 use crate::layout::ParameterLayout;
@@ -130,11 +130,10 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
     ///
     /// # Errors
     /// The errors of [`step`](Self::step).
-    pub fn step_on(&mut self, batch: &DeviceBatch<'_, S>, sequences: usize) -> Result<Loss> {
-        self.model.model.check_classes()?;
-        let config = *self.model.config();
-        let extent = batch.extent(config.input_dim)?;
-        self.learn(&[extent], sequences, |s, _, pass| Ok(pass.take(s, &config, batch, extent)?))
+    pub fn step_on(&mut self, batch: &impl StreamBatch<S>, sequences: usize) -> Result<Loss> {
+        let parts = batch.parts();
+        let extent = self.model.model.extent(&parts)?;
+        self.learn(&[extent], sequences, |s, _, pass| Ok(pass.take(s, &parts, extent)?))
     }
 
     /// Enqueues a step on batches of these extents, with which `fill` fills the pass.
@@ -286,9 +285,10 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> Trainable<S> for DataParallel<C, 
         self.model().stream()
     }
 
-    fn learn(&mut self, batch: &DeviceBatch<'_, S>) -> Result<Loss> {
-        let sequences = self.comm_mut().size() * batch.labels.len();
-        self.step_on(batch, sequences)
+    fn learn(&mut self, batch: &impl StreamBatch<S>, losses: Option<usize>) -> Result<Loss> {
+        let own = self.model.model.extent(&batch.parts())?.losses();
+        let all = losses.unwrap_or(self.comm_mut().size() * own);
+        self.step_on(batch, all)
     }
 }
 

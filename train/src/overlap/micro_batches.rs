@@ -112,7 +112,7 @@ pub fn micro_batches_from<P: LiveBrand, F: LiveBrand, S: LiveBrand, E: Precision
     }
     let extents: Vec<_> =
         batches.iter().map(|&[rows, sequences]| Extent { rows, sequences, ..Extent::default() }).collect();
-    model.model.check_classes()?;
+    model.model.check_parts(false, false)?;
     let inputs = model.config().input_dim;
     let fill = |s: &Stream<P>, k: usize, pass: &mut PassOn<P, E>| input(s, k, pass.input(inputs, extents[k])?);
     accumulate((prepare, forward), model, slots, &extents, fill, timeline, |_, _| ())

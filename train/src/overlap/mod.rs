@@ -8,10 +8,12 @@
 //! | data-parallel training | `DataParallel` | the reduction of gradients over the ranks with the rest of the backward pass |
 //! | random augmentation of images on the device | `augment_train` | the upload of batch N + 2, augmentation of N + 1, training on N |
 //! | training on the adaptive tokens of photographs | `texture_prefetch` | the upload of batch N + 2, textures, scores, allocation and tokens of N + 1, training on N |
+//! | the same with a query, a question and an answer for each photograph | `texture_prefetch_texts` | the same |
 //! | requests for text about images | [`vlm_pipeline`](fn@vlm_pipeline) | preparing, encoding and writing, each of another request |
 //!
-//! `augment_train` and `texture_prefetch` need the feature `vision`, and `DataParallel` needs
-//! `collective`. So does `BucketSink`, which reduces the gradients of a model of your own.
+//! `augment_train`, `texture_prefetch` and `texture_prefetch_texts` need the feature `vision`, and
+//! `DataParallel` needs `collective`. So does `BucketSink`, which reduces the gradients of a model
+//! of your own.
 //!
 //! Each but `DataParallel` is [`stages`](thalweg::overlap::stages()) over slots, which events carry
 //! from stream to stream. So a missing wait does not compile, and the results are those of the same
@@ -37,6 +39,8 @@ pub use data_parallel::{BucketSink, DataParallel};
 pub use encoder_decoder::{Encoded, EncodedOn, encoder_decoder};
 pub use micro_batches::{micro_batches, micro_batches_from};
 #[cfg(feature = "vision")]
-pub use texture_prefetch::{Photographs, PhotographsOn, texture_prefetch};
+pub use texture_prefetch::{
+    AskedPhotographs, AskedPhotographsOn, Photographs, PhotographsOn, texture_prefetch, texture_prefetch_texts,
+};
 pub use trainable::Trainable;
 pub use vlm_pipeline::{Request, RequestOn, Text, vlm_pipeline};

@@ -5,7 +5,7 @@ use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Resource, Stream};
 use thalweg_kernels::train::{answer_rows, answer_rows_backward, image_rows, join_ends};
 
 use super::{Decoder, VisionLanguageConfig};
-use crate::batch::{Extent, TextBatch, upload};
+use crate::batch::{DeviceTextBatch, Extent, TextBatch, upload};
 use crate::layers::{
     BackwardPass, ForwardPass, JoinedRows, Linear, Sequences, TransformerActivations, TransformerActivationsOn,
     TransformerScratchOn,
@@ -89,6 +89,24 @@ impl<S: LiveBrand, E: Precision> TextPassOn<S, E> {
         upload(s, batch.ids, &mut self.ids)?;
         upload(s, batch.text_cu_seqlens, &mut self.text_ends)?;
         upload(s, batch.question, &mut self.question)
+    }
+
+    /// Copies texts on the device. An image of padding has none.
+    pub(crate) fn take(
+        &mut self,
+        s: &Stream<S>,
+        batch: &DeviceTextBatch<'_, S>,
+        extent: Extent,
+    ) -> thalweg::Result<()> {
+        let (b, text) = (extent.labeled(), extent.text);
+        s.copy(batch.ids, self.ids.slice_mut(..text)?)?;
+        s.copy(batch.text_cu_seqlens, self.text_ends.slice_mut(..=b)?)?;
+        s.copy(batch.question, self.question.slice_mut(..b)?)?;
+        if extent.padded {
+            s.fill(self.text_ends.slice_mut(b + 1..=b + 1)?, text as i32)?;
+            s.fill(self.question.slice_mut(b..=b)?, 0)?;
+        }
+        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@ use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Resource, Stream};
 
 use crate::batch::upload;
 use crate::error::{Error, Result};
+use crate::gate::{Gate, GateConfig};
 use crate::layers::{
     ForwardPass, Gelu, Linear, Pooling, Sequences, TokenEmbedding, Transformer, TransformerActivations,
     TransformerActivationsOn, TransformerConfig, WeightsOn,
@@ -52,6 +53,11 @@ pub struct VisionLanguageConfig {
     pub norm_eps: f32,
     /// The form of GELU.
     pub gelu: Gelu,
+    /// The gate of the image tokens, by which relevance learns. There is none by default. A model
+    /// that writes takes tokens that were multiplied ([`TokenTransformer::gated`]).
+    ///
+    /// [`TokenTransformer::gated`]: crate::TokenTransformer::gated
+    pub gate: Option<GateConfig>,
 }
 
 impl Default for VisionLanguageConfig {
@@ -70,6 +76,7 @@ impl Default for VisionLanguageConfig {
             max_tokens: 64,
             norm_eps: 1e-5,
             gelu: Gelu::Tanh,
+            gate: None,
         }
     }
 }
@@ -100,6 +107,7 @@ impl VisionLanguageConfig {
             max_tokens: places,
             norm_eps: eps,
             gelu,
+            gate: GateConfig::from_tensors(file)?,
         };
         config.check().map_err(|error| file.format_error(error.to_string()))
     }
@@ -115,7 +123,9 @@ impl VisionLanguageConfig {
         let [mut encoder, mut decoder] = [ParameterLayout::default(), ParameterLayout::default()];
         Encoder::new(&mut encoder, self)?;
         Decoder::new(&mut decoder, self)?;
-        for (part, layout) in [encoder, decoder].iter().enumerate() {
+        let mut gate = ParameterLayout::default();
+        self.gate.map(|config| Gate::new(&mut gate, config)).transpose()?;
+        for (part, layout) in [encoder, decoder, gate].iter().enumerate() {
             layout.unflatten(&layout.init(seed.wrapping_add(part as u64 * 0x5851_f42d_4c95_7f2d))?, "", &mut file);
         }
         self.describe(&mut file);
@@ -135,11 +145,13 @@ impl VisionLanguageConfig {
         ] {
             file.metadata.insert(key.into(), value);
         }
+        GateConfig::describe(self.gate, file);
     }
 
     pub(crate) fn check(self) -> Result<Self> {
         self.encoder().check()?;
         self.decoder().check()?;
+        GateConfig::check(self.gate)?;
         let Self { input_dim: inputs, vocab_size: vocabulary, max_tokens: places, .. } = self;
         if inputs == 0 || vocabulary == 0 || places == 0 {
             let what = format!("tokens of {inputs} numbers, {vocabulary} ids and {places} places of text");

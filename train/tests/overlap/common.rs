@@ -68,7 +68,7 @@ pub(crate) fn stalls(device: Device, work: impl FnOnce()) -> Vec<(HostWait, u64)
 /// serve requests of any size up to the largest.
 pub(crate) fn stock<S: LiveBrand>(s: &Stream<S>) {
     let device = s.device();
-    let memory: Vec<_> = (0..18).flat_map(|n| [1usize << n; 60]).map(|len| device.pinned::<u8>(len).unwrap()).collect();
+    let memory: Vec<_> = (0..19).flat_map(|n| [1usize << n; 60]).map(|len| device.pinned::<u8>(len).unwrap()).collect();
     let events: Vec<_> = (0..500).map(|_| s.record(s.alloc::<u8>(0).unwrap()).unwrap()).collect();
     s.synchronize().unwrap();
     drop((memory, events));

@@ -30,7 +30,7 @@ pub use gelu::{erf, gelu};
 pub use images::{Content, ImageSpec, SplitMix};
 pub use patches::{entropy, features, grid, histograms};
 pub use profile::{PROFILE_SIDE, Profile, arr_coc_0_1, profile_information, top};
-pub use scores::{Layer, balance, participatory, participatory_condition, relevance, salience};
+pub use scores::{Layer, balance, balance_by_tensions, participatory, participatory_condition, relevance, salience};
 pub use textures::textures;
 
 /// The number of planes of the texture array.

@@ -87,8 +87,8 @@ pub fn participatory_condition(head: &[Layer; 2], features: &[f64]) -> Vec<f64> 
     all
 }
 
-/// The weights of the scores, from the score maps and the query; `balancer` are its three layers.
-pub fn balance(balancer: &[Layer; 3], maps: [&[f64]; 3], query: &[f64]) -> [f64; 3] {
+/// What a balancer says of the score maps and the query; `balancer` are its three layers.
+fn balancer_logits(balancer: &[Layer; 3], maps: [&[f64]; 3], query: &[f64]) -> Vec<f64> {
     let mut input = Vec::new();
     for map in maps {
         let n = map.len() as f64;
@@ -100,9 +100,27 @@ pub fn balance(balancer: &[Layer; 3], maps: [&[f64]; 3], query: &[f64]) -> [f64;
     }
     input.extend(query);
     let hidden = relu(balancer[1].apply(&relu(balancer[0].apply(&input))));
-    let logits = balancer[2].apply(&hidden);
+    balancer[2].apply(&hidden)
+}
+
+/// The weights of the scores, from the score maps and the query: the softmax.
+pub fn balance(balancer: &[Layer; 3], maps: [&[f64]; 3], query: &[f64]) -> [f64; 3] {
+    let logits = balancer_logits(balancer, maps, query);
     let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let powers: Vec<f64> = logits.iter().map(|v| (v - most).exp()).collect();
     let sum: f64 = powers.iter().sum();
     [powers[0] / sum, powers[1] / sum, powers[2] / sum]
+}
+
+/// The same by tensions: pair by pair, each pole gets its share of a third.
+pub fn balance_by_tensions(balancer: &[Layer; 3], maps: [&[f64]; 3], query: &[f64]) -> [f64; 3] {
+    let (entropy, salience, participatory) = (0, 1, 2);
+    let poles = [(entropy, salience), (participatory, entropy), (salience, participatory)];
+    let mut mix = [0.0; 3];
+    for ((first, second), logit) in poles.into_iter().zip(balancer_logits(balancer, maps, query)) {
+        let share = (1.0 + (logit / 2.0).tanh()) / 2.0; // the logistic function
+        mix[first] += share / 3.0;
+        mix[second] += (1.0 - share) / 3.0;
+    }
+    mix
 }
