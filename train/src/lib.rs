@@ -16,7 +16,7 @@
 //! | `batch` | [`TokenBatch`], [`TextBatch`], [`DeviceBatch`] |
 //! | `model` | the model as functions on a stream; [`TokenTransformerConfig`] |
 //! | `encoder` | [`ImageEncoder`]: a vision transformer as timm's |
-//! | `vision_language` | [`VisionLanguage`]: tokens of an image to text, in two halves |
+//! | `vision_language` | [`VisionLanguage`]: tokens of an image to text, in two halves; [`TextServer`] |
 //! | [`layers`] | the layers of which these models are made, and models of your own can be |
 //! | `optimizer` | [`AdamW`], [`AdamWState`], [`Schedule`] |
 //! | `layout` | [`ParameterLayout`]: where the weights lie in a flat buffer |
@@ -53,7 +53,10 @@ pub use optimizer::{AdamW, AdamWState, AdamWStateOn, Schedule};
 pub use precision::Precision;
 pub use tensors::{Data, Tensor, Tensors};
 pub use transformer::{Evaluation, Loss, TokenTransformer};
-pub use vision_language::{Half, TextDecoder, VisionEncoder, VisionLanguage, VisionLanguageConfig};
+pub use vision_language::{
+    Half, TextDecoder, TextRequest, TextServer, TextServerOptions, TextTicket, VisionEncoder, VisionLanguage,
+    VisionLanguageConfig,
+};
 
 /// The blocks of the page are tested with the documentation; `.ci/pages.py` compares the list.
 #[cfg(doctest)]

@@ -154,7 +154,7 @@ kernel! {
 /// Gives each thread the largest value of its warp and its place: the first one if several are
 /// equal.
 #[inline(always)]
-fn largest<'k, M: Team>(b: &mut Block<'k, M>, most: &Local<'k, M, f32>, at: &Local<'k, M, u32>) {
+pub(super) fn largest<'k, M: Team>(b: &mut Block<'k, M>, most: &Local<'k, M, f32>, at: &Local<'k, M, u32>) {
     let mut mask = 16;
     while mask > 0 {
         let (other, there) = (b.shuffle_xor(most, mask), b.shuffle_xor(at, mask));

@@ -5,7 +5,7 @@ use std::ops::Range;
 use thalweg::{Brand, DeviceSlice, Stream};
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut};
 use thalweg_kernels::train::{
-    id_chains, id_gradients, join_rows, patches, place_gradients, positions, products_with_two, text,
+    id_chains, id_gradients, join_rows, newest_rows, patches, place_gradients, positions, products_with_two, text,
 };
 
 use super::{BackwardPass, ForwardPass, Linear};
@@ -21,22 +21,17 @@ use crate::precision::Precision;
 /// use thalweg_train::layers::{ForwardPass, WeightsOn, TokenEmbedding};
 /// use thalweg_train::{MatmulBackend, MatmulOn, ParameterLayout};
 ///
-/// stream_tags!(Work);
-/// let s = Device::cpu()?.stream::<Work>()?;
-/// let mut layout = ParameterLayout::default();
-/// let embedding = TokenEmbedding::new(&mut layout, "", 1, 2)?; // a number a token, two a row
-/// let mut weights = vec![0.0; layout.len()];
-/// for (slot, numbers) in layout.slots().iter().zip([&[1.0, 2.0][..], &[0.0, 0.5], &[1.0, 0.0, 0.0, 1.0]]) {
-///     weights[slot.range.clone()].copy_from_slice(numbers);
-/// }
-/// let parameters = WeightsOn::<_, f32>::new(&s, &weights)?;
-/// let mut matmul = MatmulOn::new(&s, MatmulBackend::default())?;
+/// stream_tags!(Work); let s = Device::cpu()?.stream::<Work>()?; let mut layout =
+/// ParameterLayout::default(); let embedding = TokenEmbedding::new(&mut layout, "", 1, 2)?; // a
+/// number a token, two a row let mut weights = vec![0.0; layout.len()]; for (slot, numbers) in
+/// layout.slots().iter().zip([&[1.0, 2.0][..], &[0.0, 0.5], &[1.0, 0.0, 0.0, 1.0]]) {
+/// weights[slot.range.clone()].copy_from_slice(numbers); } let parameters = WeightsOn::<_,
+/// f32>::new(&s, &weights)?; let mut matmul = MatmulOn::new(&s, MatmulBackend::default())?;
 ///
-/// let (token, position, mut x) = (s.upload_blocking(&[3.0])?, s.upload_blocking(&[10.0, 20.0])?, s.alloc(2)?);
-/// embedding.forward(&mut ForwardPass::new(&s, parameters.view(), &mut matmul), 1, &token, &position, &mut x)?;
-/// assert_eq!(s.read_blocking(&x)?, [13.0, 26.5]);
-/// # Ok::<(), thalweg_train::Error>(())
-/// ```
+/// let (token, position, mut x) = (s.upload_blocking(&[3.0])?, s.upload_blocking(&[10.0, 20.0])?,
+/// s.alloc(2)?); embedding.forward(&mut ForwardPass::new(&s, parameters.view(), &mut matmul), 1,
+/// &token, &position, &mut x)?; assert_eq!(s.read_blocking(&x)?, [13.0, 26.5]); # Ok::<(),
+/// thalweg_train::Error>(()) ```
 #[derive(Clone, Debug)]
 pub struct TokenEmbedding {
     embed: Linear,
@@ -121,17 +116,13 @@ impl<S> JoinedRows<'_, S> {
 /// use thalweg_train::layers::{ForwardPass, WeightsOn, TextEmbedding};
 /// use thalweg_train::{MatmulBackend, MatmulOn, ParameterLayout};
 ///
-/// stream_tags!(Work);
-/// let s = Device::cpu()?.stream::<Work>()?;
-/// let mut layout = ParameterLayout::default();
-/// let embedding = TextEmbedding::new(&mut layout, "", 3, 2, 1)?; // 3 ids, 2 places, a number a row
-/// let mut weights = vec![0.0; layout.len()];
-/// for (slot, numbers) in layout.slots().iter().zip([&[1.0, 2.0, 3.0][..], &[10.0, 20.0]]) {
-///     weights[slot.range.clone()].copy_from_slice(numbers);
-/// }
-/// let parameters = WeightsOn::<_, f32>::new(&s, &weights)?;
-/// let mut matmul = MatmulOn::new(&s, MatmulBackend::default())?;
-/// let mut forward = ForwardPass::new(&s, parameters.view(), &mut matmul);
+/// stream_tags!(Work); let s = Device::cpu()?.stream::<Work>()?; let mut layout =
+/// ParameterLayout::default(); let embedding = TextEmbedding::new(&mut layout, "", 3, 2, 1)?; // 3
+/// ids, 2 places, a number a row let mut weights = vec![0.0; layout.len()]; for (slot, numbers) in
+/// layout.slots().iter().zip([&[1.0, 2.0, 3.0][..], &[10.0, 20.0]]) {
+/// weights[slot.range.clone()].copy_from_slice(numbers); } let parameters = WeightsOn::<_,
+/// f32>::new(&s, &weights)?; let mut matmul = MatmulOn::new(&s, MatmulBackend::default())?; let mut
+/// forward = ForwardPass::new(&s, parameters.view(), &mut matmul);
 ///
 /// let (ids, mut x, mut logits) = (s.upload_blocking(&[2, 0])?, s.alloc(2)?, s.alloc(3)?);
 /// embedding.forward(&forward, 0, &ids, &mut x)?;
@@ -177,6 +168,21 @@ impl TextEmbedding {
         let (table, position) = (w.slice(self.token.clone())?, w.slice(self.position.clone())?);
         let [n, v, l, c, start] = [ids.len(), self.ids, self.places, self.width, first].map(|extent| extent as u32);
         text(pass.stream, n, v, l, c, start, ids, table, position, x)
+    }
+
+    /// Computes the rows `x` [rows, width] of the newest tokens of texts, whose state is
+    /// `progress`.
+    pub(crate) fn newest<S: Brand, E: Precision>(
+        &self,
+        pass: &ForwardPass<'_, S, E>,
+        rows: usize,
+        progress: &DeviceSlice<S, i32>,
+        x: &mut DeviceSlice<S, f32>,
+    ) -> thalweg::Result<()> {
+        let w = pass.weights.values;
+        let (table, position) = (w.slice(self.token.clone())?, w.slice(self.position.clone())?);
+        let [v, l, c] = self.extents();
+        newest_rows(pass.stream, rows as u32, v, l, c, progress, table, position, x)
     }
 
     /// Computes the logits [rows, ids] of rows `x` [rows, width]: their products with the table.
