@@ -21,17 +21,22 @@ use crate::precision::Precision;
 /// use thalweg_train::layers::{ForwardPass, WeightsOn, TokenEmbedding};
 /// use thalweg_train::{MatmulBackend, MatmulOn, ParameterLayout};
 ///
-/// stream_tags!(Work); let s = Device::cpu()?.stream::<Work>()?; let mut layout =
-/// ParameterLayout::default(); let embedding = TokenEmbedding::new(&mut layout, "", 1, 2)?; // a
-/// number a token, two a row let mut weights = vec![0.0; layout.len()]; for (slot, numbers) in
-/// layout.slots().iter().zip([&[1.0, 2.0][..], &[0.0, 0.5], &[1.0, 0.0, 0.0, 1.0]]) {
-/// weights[slot.range.clone()].copy_from_slice(numbers); } let parameters = WeightsOn::<_,
-/// f32>::new(&s, &weights)?; let mut matmul = MatmulOn::new(&s, MatmulBackend::default())?;
+/// stream_tags!(Work);
+/// let s = Device::cpu()?.stream::<Work>()?;
+/// let mut layout = ParameterLayout::default();
+/// let embedding = TokenEmbedding::new(&mut layout, "", 1, 2)?; // a number a token, two a row
+/// let mut weights = vec![0.0; layout.len()];
+/// for (slot, numbers) in layout.slots().iter().zip([&[1.0, 2.0][..], &[0.0, 0.5], &[1.0, 0.0, 0.0, 1.0]]) {
+///     weights[slot.range.clone()].copy_from_slice(numbers);
+/// }
+/// let parameters = WeightsOn::<_, f32>::new(&s, &weights)?;
+/// let mut matmul = MatmulOn::new(&s, MatmulBackend::default())?;
 ///
-/// let (token, position, mut x) = (s.upload_blocking(&[3.0])?, s.upload_blocking(&[10.0, 20.0])?,
-/// s.alloc(2)?); embedding.forward(&mut ForwardPass::new(&s, parameters.view(), &mut matmul), 1,
-/// &token, &position, &mut x)?; assert_eq!(s.read_blocking(&x)?, [13.0, 26.5]); # Ok::<(),
-/// thalweg_train::Error>(()) ```
+/// let (token, position, mut x) = (s.upload_blocking(&[3.0])?, s.upload_blocking(&[10.0, 20.0])?, s.alloc(2)?);
+/// embedding.forward(&mut ForwardPass::new(&s, parameters.view(), &mut matmul), 1, &token, &position, &mut x)?;
+/// assert_eq!(s.read_blocking(&x)?, [13.0, 26.5]);
+/// # Ok::<(), thalweg_train::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct TokenEmbedding {
     embed: Linear,
@@ -116,13 +121,17 @@ impl<S> JoinedRows<'_, S> {
 /// use thalweg_train::layers::{ForwardPass, WeightsOn, TextEmbedding};
 /// use thalweg_train::{MatmulBackend, MatmulOn, ParameterLayout};
 ///
-/// stream_tags!(Work); let s = Device::cpu()?.stream::<Work>()?; let mut layout =
-/// ParameterLayout::default(); let embedding = TextEmbedding::new(&mut layout, "", 3, 2, 1)?; // 3
-/// ids, 2 places, a number a row let mut weights = vec![0.0; layout.len()]; for (slot, numbers) in
-/// layout.slots().iter().zip([&[1.0, 2.0, 3.0][..], &[10.0, 20.0]]) {
-/// weights[slot.range.clone()].copy_from_slice(numbers); } let parameters = WeightsOn::<_,
-/// f32>::new(&s, &weights)?; let mut matmul = MatmulOn::new(&s, MatmulBackend::default())?; let mut
-/// forward = ForwardPass::new(&s, parameters.view(), &mut matmul);
+/// stream_tags!(Work);
+/// let s = Device::cpu()?.stream::<Work>()?;
+/// let mut layout = ParameterLayout::default();
+/// let embedding = TextEmbedding::new(&mut layout, "", 3, 2, 1)?; // 3 ids, 2 places, a number a row
+/// let mut weights = vec![0.0; layout.len()];
+/// for (slot, numbers) in layout.slots().iter().zip([&[1.0, 2.0, 3.0][..], &[10.0, 20.0]]) {
+///     weights[slot.range.clone()].copy_from_slice(numbers);
+/// }
+/// let parameters = WeightsOn::<_, f32>::new(&s, &weights)?;
+/// let mut matmul = MatmulOn::new(&s, MatmulBackend::default())?;
+/// let mut forward = ForwardPass::new(&s, parameters.view(), &mut matmul);
 ///
 /// let (ids, mut x, mut logits) = (s.upload_blocking(&[2, 0])?, s.alloc(2)?, s.alloc(3)?);
 /// embedding.forward(&forward, 0, &ids, &mut x)?;

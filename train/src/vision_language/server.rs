@@ -184,19 +184,26 @@ struct Pending {
 /// use thalweg::{Device, stream_tags};
 /// use thalweg_train::{TextRequest, TextServer, TextServerOptions, VisionLanguageConfig};
 ///
-/// stream_tags!(Work); let work = Device::cpu()?.stream::<Work>()?; let config =
-/// VisionLanguageConfig::default().with_text_embed_dim(16).with_vocab_size(20).with_max_tokens(12);
-/// let options = TextServerOptions::default().with_texts(8).with_pages(4); let mut server =
-/// TextServer::<_, f32>::from_tensors(&work, &config.init(7)?, options)?;
+/// stream_tags!(Work);
+/// let work = Device::cpu()?.stream::<Work>()?;
+/// let config = VisionLanguageConfig::default().with_text_embed_dim(16).with_vocab_size(20).with_max_tokens(12);
+/// let options = TextServerOptions::default().with_texts(8).with_pages(4);
+/// let mut server = TextServer::<_, f32>::from_tensors(&work, &config.init(7)?, options)?;
 ///
-/// let request = TextRequest::default().with_rows(2).with_count(5); let first =
-/// server.submit(request.clone().with_prompt(vec![3, 1]))?; let second =
-/// server.submit(request.with_prompt(vec![4]).with_temperature(0.8).with_top_p(0.9).with_seed(1))?;
+/// let request = TextRequest::default().with_rows(2).with_count(5);
+/// let first = server.submit(request.clone().with_prompt(vec![3, 1]))?;
+/// let second = server.submit(request.with_prompt(vec![4]).with_temperature(0.8).with_top_p(0.9).with_seed(1))?;
 /// assert!(server.submit(TextRequest::default()).is_err()); // without a prompt; the others go on
-/// while !server.is_idle() { // An encoder would write the rows of the image of this request.
-/// server.step(|ticket, image| Ok(work.fill(image, if ticket == first { 0.5 } else { 0.1 })?))?; }
-/// while let Some((ticket, text)) = server.finished() { assert!(ticket == first || ticket ==
-/// second); assert!(text?.len() <= 5); } # Ok::<(), thalweg_train::Error>(()) ```
+/// while !server.is_idle() {
+///     // An encoder would write the rows of the image of this request.
+///     server.step(|ticket, image| Ok(work.fill(image, if ticket == first { 0.5 } else { 0.1 })?))?;
+/// }
+/// while let Some((ticket, text)) = server.finished() {
+///     assert!(ticket == first || ticket == second);
+///     assert!(text?.len() <= 5);
+/// }
+/// # Ok::<(), thalweg_train::Error>(())
+/// ```
 pub struct TextServer<S: LiveBrand, E: Precision> {
     stream: Stream<S>,
     config: VisionLanguageConfig,
