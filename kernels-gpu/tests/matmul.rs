@@ -297,11 +297,11 @@ proptest! {
         on_each_device(|s| check_types(s, &case));
     }
 
-    /// At most 8 rows and a B that is stored along k have kernels of their own. A lane takes 512 or
-    /// 1024 values of k in a step.
+    /// At most 8 rows and a B that is stored along k have kernels of their own, and so have at most
+    /// 128 of 16 bits. A lane takes 512 or 1024 values of k in a step, or a block 256.
     #[test]
     fn a_few_rows_are_those_of_the_reference(
-        case in any_case(), m in 1usize..=9, n in 1usize..40, k in 0usize..300, long: bool,
+        case in any_case(), m in prop_oneof![1usize..=9, 10usize..=130], n in 1usize..40, k in 0usize..300, long: bool,
     ) {
         let extents = [m, n, 8 * if long { k } else { k % 8 }];
         let gaps = case.gaps.map(|gap| gap / 8 * 8);
@@ -376,7 +376,7 @@ fn sums_can_be_shared_between_multiprocessors() {
 fn the_checked_device_runs_each_kernel() {
     let case = Case {
         batch: 2,
-        extents: [40, 136, 24],
+        extents: [136, 136, 24],
         gaps: [8, 0, 8, 0],
         bias: true,
         activation: Activation::GeluTanh,
@@ -390,6 +390,33 @@ fn the_checked_device_runs_each_kernel() {
             device.per_thread(|s| check_types(s, &Case { types, transposed, ..case })).unwrap();
         }
     }
+}
+
+/// A row of a product has the same bits among 16 rows and among 128.
+#[test]
+fn the_number_of_rows_does_not_change_the_bits_of_a_row() {
+    fn check<S: LiveBrand, T: Number + Operand>(s: &Stream<S>) {
+        let (n, k) = (40, 520);
+        let mut random = SplitMix(5);
+        let mut numbers = |len: usize| (0..len).map(|_| T::of(2.0 * random.unit() - 1.0)).collect::<Vec<_>>();
+        let (a, b) = (s.upload_blocking(&numbers(128 * k)).unwrap(), s.upload_blocking(&numbers(n * k)).unwrap());
+        let rows = |m: usize| {
+            let mut c = s.alloc::<T>(m * n).unwrap();
+            let (a, b) = (Matrix::new(&a, m, k), Matrix::new(&b, n, k).transposed());
+            matmul(s, 1, a, b, &Epilogue::default(), MatrixMut::new(&mut c, m, n)).unwrap();
+            s.read_blocking(&c).unwrap()
+        };
+        let all = rows(128);
+        for m in [16, 32, 64] {
+            assert!(same_bits(&rows(m), &all[..m * n]), "{m} rows");
+        }
+    }
+    on_each_device(|s| {
+        check::<_, f32>(s);
+        check::<_, f16>(s);
+        check::<_, bf16>(s);
+    });
+    Device::checked_cpu().unwrap().per_thread(|s| check::<_, bf16>(s)).unwrap();
 }
 
 /// Multiplies a matrix by its transpose.

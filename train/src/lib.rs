@@ -17,7 +17,7 @@
 //! | `model` | the model as functions on a stream; [`TokenTransformerConfig`] |
 //! | `gate` | [`GateConfig`]: relevance that learns |
 //! | `encoder` | [`ImageEncoder`]: a vision transformer as timm's |
-//! | `vision_language` | [`VisionLanguage`]: tokens of an image to text, in two halves |
+//! | `vision_language` | [`VisionLanguage`]: tokens of an image to text, in two halves; [`TextServer`] |
 //! | [`layers`] | the layers of which these models are made, and models of your own can be |
 //! | `optimizer` | [`AdamW`], [`AdamWState`], [`Schedule`] |
 //! | `layout` | [`ParameterLayout`]: where the weights lie in a flat buffer |
@@ -58,7 +58,10 @@ pub use optimizer::{AdamW, AdamWState, AdamWStateOn, Schedule};
 pub use precision::Precision;
 pub use tensors::{Data, Tensor, Tensors};
 pub use transformer::{Evaluation, Loss, TokenTransformer};
-pub use vision_language::{Half, TextDecoder, VisionEncoder, VisionLanguage, VisionLanguageConfig};
+pub use vision_language::{
+    Half, TextDecoder, TextRequest, TextServer, TextServerOptions, TextTicket, VisionEncoder, VisionLanguage,
+    VisionLanguageConfig,
+};
 
 /// The blocks of the page are tested with the documentation; `.ci/pages.py` compares the list.
 #[cfg(doctest)]

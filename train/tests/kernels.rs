@@ -7,7 +7,7 @@ use testkit::oracle::{erf, gelu};
 use thalweg::simt::bf16;
 use thalweg::{Device, DeviceBuffer, DeviceCopy, DeviceSlice, LiveBrand, On, Stream, stream_tags};
 use thalweg_kernels::train as kernels;
-use thalweg_kernels::train::{Attention, AttentionBackward, GROUPS, TrainElement};
+use thalweg_kernels::train::{AppendRows, Attention, AttentionBackward, GROUPS, PAGE, PagedAttention, TrainElement};
 
 use crate::support::{Random, on_each_device};
 
@@ -407,6 +407,111 @@ fn attends_backward<T: Activation>(case: &Heads) {
     });
 }
 
+/// Attention of the newest rows to pages in any order, whose rows came at once and one by one. The
+/// second sequence is idle.
+fn attends_to_pages<T: Activation>(heads: usize, size: usize, lengths: [usize; 3], seed: u64) {
+    let mut random = Random(seed);
+    let (width, most) = (heads * size, lengths.iter().max().unwrap().div_ceil(PAGE));
+    let count = 3 * most + 2;
+    // Each sequence has every third page, from the end on.
+    let page_of = |sequence: usize, ordinal: usize| count - 1 - (3 * ordinal + sequence);
+    let (mut table, mut owners) = (vec![0; 3 * most], vec![-1; 2 * count]);
+    for sequence in 0..3 {
+        for ordinal in 0..most {
+            let page = page_of(sequence, ordinal);
+            table[sequence * most + ordinal] = page as i32;
+            owners[2 * page..][..2].copy_from_slice(&[4 + sequence as i32, ordinal as i32]);
+        }
+    }
+    let qkv: Vec<_> = lengths.iter().map(|n| activations::<T>(&mut random, n * 3 * width)).collect();
+    let progress_of = |sequence: usize, has: usize| [1, has as i32, 1, i32::from(sequence != 1)];
+    let (mut out, mut terms) = (vec![0.0; 3 * width], vec![0.0; 3 * width]);
+    for sequence in [0, 2] {
+        let (n, of) = (lengths[sequence], &qkv[sequence].1);
+        for (c, head) in (0..width).map(|c| (c, c / size)) {
+            let at = |row: usize, part: usize, c: usize| of[row * 3 * width + part * width + c];
+            let score = |j| (head * size..(head + 1) * size).map(|c| at(n - 1, 0, c) * at(j, 1, c)).sum::<f64>();
+            let powers: Vec<_> = (0..n).map(|j| (score(j) / (size as f64).sqrt()).exp()).collect();
+            let parts = powers.iter().enumerate().map(|(j, p)| p / powers.iter().sum::<f64>() * at(j, 2, c));
+            let place = sequence * width + c;
+            (out[place], terms[place]) = (parts.clone().sum(), parts.map(f64::abs).sum());
+        }
+    }
+    on_each_device(|s| {
+        let page = PAGE * heads * size.next_multiple_of(4);
+        let (mut keys, mut values) = (room::<_, T>(s, count * page), room::<_, T>(s, count * page));
+        let (owners, table) = (up(s, &owners), up(s, &table));
+        let shape = [heads as u32, size as u32];
+        for (sequence, (rows, _)) in qkv.iter().enumerate() {
+            // All but the last rows at once, and then the last one with those of the others.
+            let before = lengths[sequence] - 1;
+            let (qkv, progress) = (up(s, &rows[..before * 3 * width]), up(s, &progress_of(0, before.wrapping_sub(1))));
+            let rules = up(s, &[0, 0, 0, 0, 4 + sequence as i32]);
+            let (rows, owners) = ([1, before as u32], &owners);
+            let (keys, values) = (&mut keys, &mut values);
+            let append =
+                AppendRows { rows, heads: shape, progress: &progress, rules: &rules, owners, qkv: &qkv, keys, values };
+            kernels::append_rows(s, append).unwrap();
+        }
+        let newest: Vec<_> = qkv.iter().flat_map(|(rows, _)| rows[rows.len() - 3 * width..].to_vec()).collect();
+        let progress: Vec<_> = (0..3).flat_map(|n| progress_of(n, lengths[n] - 1)).collect();
+        let (qkv, progress) = (up(s, &newest), up(s, &progress));
+        let rules = up(s, &[4, 5, 6].map(|number| [0, 0, 0, 0, number]).concat());
+        let (progress, qkv, rows) = (&*progress, &*qkv, [3, 1]);
+        let append = AppendRows {
+            rows,
+            heads: shape,
+            progress,
+            rules: &rules,
+            owners: &owners,
+            qkv,
+            keys: &mut keys,
+            values: &mut values,
+        };
+        kernels::append_rows(s, append).unwrap();
+        let mut got = room::<_, T>(s, 3 * width);
+        let (table, keys, values) = (&*table, &*keys, &*values);
+        let attention =
+            PagedAttention { sequences: 3, heads: shape, progress, table, qkv, keys, values, out: &mut got };
+        kernels::paged_attention(s, attention).unwrap();
+        close_of("attention to pages", &read(s, &got), &out, &terms, T::ERROR);
+    });
+}
+
+/// The shares of drawn ids against probabilities in f64, and ids that are not kept are not drawn.
+fn samples(ids: usize, temperature: f32, top_p: f32) {
+    const DRAWS: usize = 500;
+    let logits: Vec<f32> = Random(ids as u64).numbers(ids).iter().map(|v| 3.0 * v).collect();
+    let powers: Vec<f64> = logits.iter().map(|&z| (f64::from(z) / f64::from(temperature)).exp()).collect();
+    let mut order: Vec<usize> = (0..ids).collect();
+    order.sort_by(|&a, &b| powers[b].total_cmp(&powers[a]));
+    let (all, mut kept, mut sum) = (powers.iter().sum::<f64>(), vec![0.0; ids], 0.0);
+    for id in order {
+        if sum == 0.0 || sum < f64::from(top_p) * all {
+            (kept[id], sum) = (powers[id], sum + powers[id]);
+        }
+    }
+    let states = |field: &dyn Fn(i32) -> Vec<i32>| (0..DRAWS as i32).flat_map(field).collect::<Vec<_>>();
+    on_each_device(|s| {
+        let logits = up(s, &logits.repeat(DRAWS));
+        let rules = states(&|n| vec![n / 10, 77, temperature.to_bits() as i32, top_p.to_bits() as i32, n]);
+        let mut progress = up(s, &states(&|n| vec![1, 5, n % 10, i32::from(n != 3)]));
+        let mut next = up(s, &vec![-7; DRAWS]);
+        kernels::sample(s, DRAWS as u32, ids as u32, &logits, &up(s, &rules), &mut progress, &mut next).unwrap();
+        let (next, progress) = (s.read_blocking(&next).unwrap(), s.read_blocking(&progress).unwrap());
+        assert_eq!((next[3], &progress[12..16]), (-1, &[1, 5, 3, 0][..]), "an idle text stays as it is");
+        assert_eq!(progress[40..44], [next[10], 6, 1, 0]);
+        let mut counts = vec![0.0; ids];
+        next.iter().filter(|id| **id >= 0).for_each(|id| counts[*id as usize] += 1.0);
+        for (count, kept) in counts.iter().zip(&kept) {
+            let (n, p) = ((DRAWS - 1) as f64, kept / sum);
+            let off = (count - n * p).abs();
+            // Five standard deviations.
+            assert!(off <= 5.0 * (n * p * (1.0 - p)).sqrt(), "{count} of {n} draws with probability {p}");
+        }
+    });
+}
+
 fn losses(rows: usize, classes: usize, seed: u64) {
     let mut random = Random(seed);
     let z: Vec<f32> = random.numbers(rows * classes).iter().map(|v| v * 30.0).collect();
@@ -650,6 +755,21 @@ fn norms_of_every_width_agree() {
 }
 
 /// More numbers than all blocks of the sum load in one turn.
+#[test]
+fn attention_to_pages_agrees() {
+    for (heads, size, lengths) in [(1, 64, [530, 3, 16]), (3, 5, [17, 40, 33]), (2, 32, [2, 2, 130])] {
+        attends_to_pages::<f32>(heads, size, lengths, 5);
+        attends_to_pages::<bf16>(heads, size, lengths, 5);
+    }
+}
+
+#[test]
+fn drawn_ids_have_their_probabilities() {
+    for (ids, temperature, top_p) in [(12, 1.0, 1.0), (12, 0.7, 0.8), (300, 2.0, 0.5), (12, 1.5, 0.0)] {
+        samples(ids, temperature, top_p);
+    }
+}
+
 #[test]
 fn the_norm_of_many_numbers() {
     let numbers = Random(3).numbers(1024 * 2048 + 3000);

@@ -9,6 +9,7 @@ mod golden;
 mod hostile_files;
 mod kernels;
 mod layers;
+mod server;
 mod state;
 mod support;
 mod vision_language;

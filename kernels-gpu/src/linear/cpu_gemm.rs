@@ -58,21 +58,21 @@ impl<E: Number> Operand<E> {
     }
 }
 
-/// Computes the tile of C of a block, of `size` rows and columns.
+/// Computes the tile of C of a block, of `down` rows and `across` columns.
 ///
 /// # Safety
 /// The operands have the extents and are in memory.
 pub(super) unsafe fn product<E: Number>(
     cx: impl Simt,
-    size: u32,
+    [down, across]: [u32; 2],
     k: u32,
     a: Operand<E>,
     b: Operand<E>,
     out: Output<E>,
 ) {
-    let (row, column) = tile(cx.block_idx().x, out.m.div_ceil(size), out.n.div_ceil(size));
-    let (row, column) = (row * size, column * size);
-    let (rows, columns) = ((out.m - row).min(size), (out.n - column).min(size));
+    let (row, column) = tile(cx.block_idx().x, out.m.div_ceil(down), out.n.div_ceil(across));
+    let (row, column) = (row * down, column * across);
+    let (rows, columns) = ((out.m - row).min(down), (out.n - column).min(across));
     let mut sums = vec![0f32; (rows * columns) as usize];
     let (mut lines_a, mut lines_b) = (Vec::new(), Vec::new());
     // The library divides k itself, so operands that need no conversion go to it as a whole.

@@ -25,7 +25,7 @@ use super::sgemm;
 #[cfg(feature = "linear")]
 use super::strided_gemm::Operand;
 #[cfg(feature = "linear")]
-use super::{gemv, mma, strided_gemm};
+use super::{gemv, mma, strided_gemm, thin};
 
 /// The largest extent of a matrix.
 #[cfg(not(target_arch = "nvptx64"))]
@@ -75,7 +75,7 @@ macro_rules! products {
          $b:ident, $out:ident)
         $(
             $(#[$doc:meta])*
-            $name:ident <$e:ident> ($tile:path, $threads:path, $shared:path) $(bounds($($bound:path),*))?
+            $name:ident <$e:ident> ([$down:path, $across:path], $threads:path, $shared:path) $(bounds($($bound:path),*))?
             a [$ar:expr, $ac:expr] b [$br:expr, $bc:expr] along k [$aa:expr, $ba:expr] require [$($require:expr),*]
             $product:block
         )*
@@ -99,14 +99,14 @@ macro_rules! products {
                 $flags & ALIGNED == 0 || aligned(c, width($flags, size_of::<$e>()), size_of::<$e>(), ldc, sc)
                 $(, $require)*
             }
-            grid($m.div_ceil($tile) * $n.div_ceil($tile), 1, batch)
+            grid($m.div_ceil($down) * $n.div_ceil($across), 1, batch)
             block($threads) $(bounds($($bound),*))? shared($shared)
             cpu {
                 let z = $cx.block_idx().z as usize;
                 let out = Output::new(z, [$m, $n], $flags, (c, ldc, sc), (residual, ldr, sr), bias);
                 let a = Operand::new($a.as_ptr().wrapping_add(z * $sa as usize), $lda, $aa, $m);
                 let b = Operand::new($b.as_ptr().wrapping_add(z * $sb as usize), $ldb, $ba, $n);
-                cpu_gemm::product($cx, $tile, $k, a, b, out);
+                cpu_gemm::product($cx, [$down, $across], $k, a, b, out);
             }
             {
                 let z = $cx.block_idx().z as usize;
@@ -130,19 +130,19 @@ products! {
     (cx, m, n, k, lda, ldb, flags, sa, sb, a, b, out)
 
     /// Computes `C = A B` with A [M, K] and B stored as [N, K].
-    nt_f32 <f32> (TILE, sgemm::THREADS, sgemm::SHARED) bounds(sgemm::THREADS, sgemm::BLOCKS)
+    nt_f32 <f32> ([TILE, TILE], sgemm::THREADS, sgemm::SHARED) bounds(sgemm::THREADS, sgemm::BLOCKS)
     a [m, k] b [n, k] along k [true, true]
     require [pieces(a, 4, k, lda, sa), pieces(b, 4, k, ldb, sb)]
     { sgemm::product::<true, true, { NT.0 }, { NT.1 }, { NT.2 }, { NT.3 }>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A [M, K] and B [K, N].
-    nn_f32 <f32> (TILE, sgemm::THREADS, sgemm::SHARED) bounds(sgemm::THREADS, sgemm::BLOCKS)
+    nn_f32 <f32> ([TILE, TILE], sgemm::THREADS, sgemm::SHARED) bounds(sgemm::THREADS, sgemm::BLOCKS)
     a [m, k] b [k, n] along k [true, false]
     require [pieces(a, 4, k, lda, sa), pieces(b, 4, n, ldb, sb)]
     { sgemm::product::<true, false, { NN.0 }, { NN.1 }, { NN.2 }, { NN.3 }>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A stored as [K, M] and B [K, N].
-    tn_f32 <f32> (TILE, sgemm::THREADS, sgemm::SHARED) bounds(sgemm::THREADS, sgemm::BLOCKS)
+    tn_f32 <f32> ([TILE, TILE], sgemm::THREADS, sgemm::SHARED) bounds(sgemm::THREADS, sgemm::BLOCKS)
     a [k, m] b [k, n] along k [false, false]
     require [pieces(a, 4, m, lda, sa), pieces(b, 4, n, ldb, sb)]
     { sgemm::product::<false, false, { TN.0 }, { TN.1 }, { TN.2 }, { TN.3 }>(cx, k, (a, lda), (b, ldb), out) }
@@ -153,62 +153,74 @@ products! {
     (cx, m, n, k, lda, ldb, flags, sa, sb, a, b, out)
 
     /// Computes `C = A B` with A [M, K] and B stored as [N, K].
-    nt_f16 <f16> (TILE, mma::THREADS, mma::SHARED)
+    nt_f16 <f16> ([TILE, TILE], mma::THREADS, mma::SHARED)
     a [m, k] b [n, k] along k [true, true]
     require [pieces(a, 8, k, lda, sa), pieces(b, 8, k, ldb, sb)]
     { mma::product::<f16, true, true>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A [M, K] and B [K, N].
-    nn_f16 <f16> (TILE, mma::THREADS, mma::SHARED)
+    nn_f16 <f16> ([TILE, TILE], mma::THREADS, mma::SHARED)
     a [m, k] b [k, n] along k [true, false]
     require [pieces(a, 8, k, lda, sa), pieces(b, 8, n, ldb, sb)]
     { mma::product::<f16, true, false>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A stored as [K, M] and B [K, N].
-    tn_f16 <f16> (TILE, mma::THREADS, mma::SHARED)
+    tn_f16 <f16> ([TILE, TILE], mma::THREADS, mma::SHARED)
     a [k, m] b [k, n] along k [false, false]
     require [pieces(a, 8, m, lda, sa), pieces(b, 8, n, ldb, sb)]
     { mma::product::<f16, false, false>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A [M, K] and B stored as [N, K].
-    nt_bf16 <bf16> (TILE, mma::THREADS, mma::SHARED)
+    nt_bf16 <bf16> ([TILE, TILE], mma::THREADS, mma::SHARED)
     a [m, k] b [n, k] along k [true, true]
     require [pieces(a, 8, k, lda, sa), pieces(b, 8, k, ldb, sb)]
     { mma::product::<bf16, true, true>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A [M, K] and B [K, N].
-    nn_bf16 <bf16> (TILE, mma::THREADS, mma::SHARED)
+    nn_bf16 <bf16> ([TILE, TILE], mma::THREADS, mma::SHARED)
     a [m, k] b [k, n] along k [true, false]
     require [pieces(a, 8, k, lda, sa), pieces(b, 8, n, ldb, sb)]
     { mma::product::<bf16, true, false>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes `C = A B` with A stored as [K, M] and B [K, N].
-    tn_bf16 <bf16> (TILE, mma::THREADS, mma::SHARED)
+    tn_bf16 <bf16> ([TILE, TILE], mma::THREADS, mma::SHARED)
     a [k, m] b [k, n] along k [false, false]
     require [pieces(a, 8, m, lda, sa), pieces(b, 8, n, ldb, sb)]
     { mma::product::<bf16, false, false>(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes a few rows of `C = A B` with A [M, K] and B stored as [N, K].
-    few_f32 <f32> (gemv::TILE, gemv::THREADS, gemv::SHARED)
+    few_f32 <f32> ([gemv::TILE, gemv::TILE], gemv::THREADS, gemv::SHARED)
     a [m, k] b [n, k] along k [true, true]
     require [pieces(a, 4, k, lda, sa), pieces(b, 4, k, ldb, sb)]
     { gemv::product(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes a few rows of `C = A B` with A [M, K] and B stored as [N, K].
-    few_f16 <f16> (gemv::TILE, gemv::THREADS, gemv::SHARED)
+    few_f16 <f16> ([gemv::TILE, gemv::TILE], gemv::THREADS, gemv::SHARED)
     a [m, k] b [n, k] along k [true, true]
     require [pieces(a, 8, k, lda, sa), pieces(b, 8, k, ldb, sb)]
     { gemv::product(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes a few rows of `C = A B` with A [M, K] and B stored as [N, K].
-    few_bf16 <bf16> (gemv::TILE, gemv::THREADS, gemv::SHARED)
+    few_bf16 <bf16> ([gemv::TILE, gemv::TILE], gemv::THREADS, gemv::SHARED)
     a [m, k] b [n, k] along k [true, true]
     require [pieces(a, 8, k, lda, sa), pieces(b, 8, k, ldb, sb)]
     { gemv::product(cx, k, (a, lda), (b, ldb), out) }
 
+    /// Computes at most 128 rows of `C = A B` with A [M, K] and B stored as [N, K].
+    thin_f16 <f16> ([thin::ROWS, thin::COLUMNS], thin::THREADS, thin::SHARED) bounds(thin::THREADS, thin::BLOCKS)
+    a [m, k] b [n, k] along k [true, true]
+    require [pieces(a, 8, k, lda, sa), pieces(b, 8, k, ldb, sb)]
+    { thin::product(cx, k, (a, lda), (b, ldb), out) }
+
+    /// Computes at most 128 rows of `C = A B` with A [M, K] and B stored as [N, K].
+    thin_bf16 <bf16> ([thin::ROWS, thin::COLUMNS], thin::THREADS, thin::SHARED) bounds(thin::THREADS, thin::BLOCKS)
+    a [m, k] b [n, k] along k [true, true]
+    require [pieces(a, 8, k, lda, sa), pieces(b, 8, k, ldb, sb)]
+    { thin::product(cx, k, (a, lda), (b, ldb), out) }
+
     /// Computes `C = A B` with operands of any order, stride and alignment. The flags `A_ALONG_K`
     /// and `B_ALONG_K` say how they are stored.
-    general_f32 <f32> (strided_gemm::TILE, strided_gemm::THREADS, strided_gemm::SHARED)
+    general_f32 <f32> ([strided_gemm::TILE, strided_gemm::TILE], strided_gemm::THREADS, strided_gemm::SHARED)
     a [if flags & A_ALONG_K != 0 { m } else { k }, if flags & A_ALONG_K != 0 { k } else { m }]
     b [if flags & B_ALONG_K != 0 { n } else { k }, if flags & B_ALONG_K != 0 { k } else { n }]
     along k [flags & A_ALONG_K != 0, flags & B_ALONG_K != 0]
@@ -221,7 +233,7 @@ products! {
 
     /// Computes `C = A B` with operands of any order, stride and alignment. The flags `A_ALONG_K`
     /// and `B_ALONG_K` say how they are stored.
-    general_f16 <f16> (strided_gemm::TILE, strided_gemm::THREADS, strided_gemm::SHARED)
+    general_f16 <f16> ([strided_gemm::TILE, strided_gemm::TILE], strided_gemm::THREADS, strided_gemm::SHARED)
     a [if flags & A_ALONG_K != 0 { m } else { k }, if flags & A_ALONG_K != 0 { k } else { m }]
     b [if flags & B_ALONG_K != 0 { n } else { k }, if flags & B_ALONG_K != 0 { k } else { n }]
     along k [flags & A_ALONG_K != 0, flags & B_ALONG_K != 0]
@@ -234,7 +246,7 @@ products! {
 
     /// Computes `C = A B` with operands of any order, stride and alignment. The flags `A_ALONG_K`
     /// and `B_ALONG_K` say how they are stored.
-    general_bf16 <bf16> (strided_gemm::TILE, strided_gemm::THREADS, strided_gemm::SHARED)
+    general_bf16 <bf16> ([strided_gemm::TILE, strided_gemm::TILE], strided_gemm::THREADS, strided_gemm::SHARED)
     a [if flags & A_ALONG_K != 0 { m } else { k }, if flags & A_ALONG_K != 0 { k } else { m }]
     b [if flags & B_ALONG_K != 0 { n } else { k }, if flags & B_ALONG_K != 0 { k } else { n }]
     along k [flags & A_ALONG_K != 0, flags & B_ALONG_K != 0]

@@ -8,7 +8,7 @@ use thalweg_simt::{Element, bf16, f16};
 use super::arguments::{Arguments, Form};
 use super::epilogue::{A_ALONG_K, ACCUMULATE, ALIGNED, B_ALONG_K, BIAS, GELU_ERF, GELU_TANH, RESIDUAL, WIDE};
 use super::hopper::Hopper;
-use super::{gemv, kernels};
+use super::{gemv, kernels, thin};
 
 /// A matrix in device memory that a product reads: rows of neighboring elements, which begin at
 /// regular distances.
@@ -176,7 +176,7 @@ impl Product<f16> for f32 {}
 impl Product<bf16> for f32 {}
 
 macro_rules! operands {
-    ($($t:ident $nt:ident $nn:ident $tn:ident $few:ident $general:ident $($hopper:ident)?;)*) => {$(
+    ($($t:ident $nt:ident $nn:ident $tn:ident $few:ident $general:ident $($hopper:ident $thin:ident)?;)*) => {$(
         impl Operand for $t {
             #[track_caller]
             fn launch<S, L: Launch<S> + ?Sized>(on: &L, arguments: Arguments<'_, S, Self>) -> Result<(), L::Error> {
@@ -184,7 +184,8 @@ macro_rules! operands {
                 let few = fast && arguments.form == Form::Nt && arguments.m <= gemv::TILE;
                 $(
                     let mut arguments = arguments;
-                    if !few && <$hopper as Hopper>::launch(on, &mut arguments)? {
+                    let thin = fast && arguments.form == Form::Nt && !few && arguments.m <= thin::MOST;
+                    if !few && !thin && <$hopper as Hopper>::launch(on, &mut arguments)? {
                         return Ok(());
                     }
                 )?
@@ -193,6 +194,7 @@ macro_rules! operands {
                 } = arguments;
                 let launch = match form {
                     Form::Nt if few => kernels::$few,
+                    $(Form::Nt if thin => kernels::$thin,)?
                     Form::Nt if fast => kernels::$nt,
                     Form::Nn if fast => kernels::$nn,
                     Form::Tn if fast => kernels::$tn,
@@ -205,8 +207,8 @@ macro_rules! operands {
 }
 operands! {
     f32 nt_f32 nn_f32 tn_f32 few_f32 general_f32;
-    f16 nt_f16 nn_f16 tn_f16 few_f16 general_f16 f16;
-    bf16 nt_bf16 nn_bf16 tn_bf16 few_bf16 general_bf16 bf16;
+    f16 nt_f16 nn_f16 tn_f16 few_f16 general_f16 f16 thin_f16;
+    bf16 nt_bf16 nn_bf16 tn_bf16 few_bf16 general_bf16 bf16 thin_bf16;
 }
 
 /// Returns a buffer for a parameter that the kernel does not use.
@@ -232,7 +234,9 @@ fn none_mut<'a, S, T: Element>() -> &'a mut DeviceSlice<S, T> {
 /// not both are transposed. For other operands a slower kernel is launched. Operands of 16 bits
 /// need compute capability 8.0 for the fast kernels. On 9.0 there are faster ones, if the rows of
 /// C, of the residual and the bias also start at multiples of 16 bytes, N is a multiple of 8, and
-/// not both a residual and the old C are added.
+/// not both a residual and the old C are added. At most 128 rows of operands of 16 bits have
+/// kernels of their own if B is transposed; the bits of a row do not depend on how many there are,
+/// from 9 on.
 ///
 /// The order of the additions depends only on the shapes, strides and alignments, so the same
 /// product has the same bits each time on the same device.

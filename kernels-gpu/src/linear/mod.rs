@@ -11,6 +11,7 @@
 //! | `nt_f16_wgmma`, ..., `tn_bf16_wgmma` | the same, with C in aligned pieces, on compute capability 9.0 | tensor cores, by warpgroups |
 //! | `nt_f16_wgmma_adding`, ..., `tn_bf16_wgmma_adding` | the same, if a residual or the old C is added | likewise |
 //! | `few_f32`, `few_f16`, `few_bf16` | at most 8 rows of A in aligned pieces of 16 bytes, B transposed | fused multiply-adds |
+//! | `thin_f16`, `thin_bf16` | 16 bits, 9 to 128 rows of A in aligned pieces of 16 bytes, B transposed | tensor cores |
 //! | `general_f32`, `general_f16`, `general_bf16` | any order, stride and alignment | fused multiply-adds |
 //!
 //! On the ordinary CPU device, the crate `matrixmultiply` computes the tile of a block, with the
@@ -49,6 +50,8 @@ mod mma;
 mod number;
 #[cfg(any(feature = "linear", feature = "linear_f32_sm_90a"))]
 mod output;
+#[cfg(feature = "linear")]
+mod thin;
 #[cfg(any(feature = "linear", feature = "linear_f32_sm_90a"))]
 mod tile_order;
 

@@ -5,7 +5,9 @@ use std::fmt;
 use thalweg_simt::host::{DeviceSlice, Launch, LaunchError};
 use thalweg_simt::{Element, bf16};
 
-use super::{activation, attention as heads, columns as sums, embed, flash_attention, loss, norm as rows, optimizer};
+use super::{
+    activation, attention as heads, columns as sums, embed, flash_attention, loss, norm as rows, optimizer, paged,
+};
 
 mod sealed {
     pub trait Sealed {}
@@ -71,6 +73,61 @@ pub struct AttentionBackward<'a, S, E> {
     pub dqkv: &'a mut DeviceSlice<S, E>,
 }
 
+/// The arguments of [`append_rows`].
+pub struct AppendRows<'a, S, E> {
+    /// The sequences, and how many rows of each are new.
+    pub rows: [u32; 2],
+    /// The number of heads, and the elements of one: 1 to 64.
+    pub heads: [u32; 2],
+    /// The state of the sequences, [sequences, [`PROGRESS`](super::PROGRESS)]: the last new row
+    /// will follow those that the cache has.
+    pub progress: &'a DeviceSlice<S, i32>,
+    /// Their rules, [sequences, [`RULES`](super::RULES)], with neighboring numbers.
+    pub rules: &'a DeviceSlice<S, i32>,
+    /// The number of the sequence that has each page, or -1, and which of its pages it is,
+    /// [pages, 2].
+    pub owners: &'a DeviceSlice<S, i32>,
+    /// Queries, keys and values of the new rows, [sequences, new rows, 3, heads, size].
+    pub qkv: &'a DeviceSlice<S, E>,
+    /// The keys of the cache. Keys and values are [pages, [`PAGE`](super::PAGE), heads, size], with
+    /// the size rounded up to a multiple of four.
+    pub keys: &'a mut DeviceSlice<S, E>,
+    /// The values of the cache.
+    pub values: &'a mut DeviceSlice<S, E>,
+}
+
+/// The arguments of [`paged_attention`].
+pub struct PagedAttention<'a, S, E> {
+    /// The sequences.
+    pub sequences: u32,
+    /// The number of heads, and the elements of one: 1 to 64.
+    pub heads: [u32; 2],
+    /// As in [`AppendRows`].
+    pub progress: &'a DeviceSlice<S, i32>,
+    /// The pages of each sequence in order, [sequences, the most pages of one].
+    pub table: &'a DeviceSlice<S, i32>,
+    /// Queries, keys and values of the newest rows, [sequences, 3, heads, size].
+    pub qkv: &'a DeviceSlice<S, E>,
+    /// As in [`AppendRows`].
+    pub keys: &'a DeviceSlice<S, E>,
+    /// As in [`AppendRows`].
+    pub values: &'a DeviceSlice<S, E>,
+    /// The result, [sequences, heads, size].
+    pub out: &'a mut DeviceSlice<S, E>,
+}
+
+impl<S, E> fmt::Debug for AppendRows<'_, S, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rows, heads, .. } = self;
+        f.debug_struct("AppendRows").field("rows", rows).field("heads", heads).finish_non_exhaustive()
+    }
+}
+impl<S, E> fmt::Debug for PagedAttention<'_, S, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sequences, heads, .. } = self;
+        f.debug_struct("PagedAttention").field("sequences", sequences).field("heads", heads).finish_non_exhaustive()
+    }
+}
 impl<S, E> fmt::Debug for Attention<'_, S, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rows, heads, prefix, strides, .. } = self;
@@ -143,6 +200,10 @@ pub trait TrainElement: Element + sealed::Sealed {
     fn attention<S, L: Launch<S> + ?Sized>(on: &L, a: Attention<'_, S, Self>) -> Result<(), L::Error>;
     #[doc(hidden)]
     fn attention_backward<S, L: Launch<S> + ?Sized>(on: &L, a: AttentionBackward<'_, S, Self>) -> Result<(), L::Error>;
+    #[doc(hidden)]
+    fn append<S, L: Launch<S> + ?Sized>(on: &L, a: AppendRows<'_, S, Self>) -> Result<(), L::Error>;
+    #[doc(hidden)]
+    fn paged<S, L: Launch<S> + ?Sized>(on: &L, a: PagedAttention<'_, S, Self>) -> Result<(), L::Error>;
 }
 
 /// Returns whether all of these start at multiples of 16 bytes.
@@ -178,7 +239,7 @@ macro_rules! by_width {
 }
 
 macro_rules! numbers {
-    ($($t:ident as $e:ty:
+    ($($t:ident as $e:ty, $append:ident $paged:ident:
        $($d:literal $size:pat, $forward:ident $backward:ident)*
        $(words $gelu_words:ident $gelu_backward_words:ident)?
        $(tiles $tiles:ident $queries:ident $keys:ident)?;)*) => {$(
@@ -281,15 +342,31 @@ macro_rules! numbers {
                     qkv, dout, a.logs, a.deltas, a.dqkv.cast_mut::<$e>(),
                 )
             }
+            fn append<S, L: Launch<S> + ?Sized>(on: &L, a: AppendRows<'_, S, Self>) -> Result<(), L::Error> {
+                let ([sequences, new], [count, size], pages) = (a.rows, a.heads, self::count(a.owners.len() / 2));
+                paged::$append(
+                    on, sequences, new, count, size, pages, a.progress, a.rules, a.owners, a.qkv.cast(),
+                    a.keys.cast_mut(), a.values.cast_mut(),
+                )
+            }
+            fn paged<S, L: Launch<S> + ?Sized>(on: &L, a: PagedAttention<'_, S, Self>) -> Result<(), L::Error> {
+                let [count, size] = a.heads;
+                let most = self::count(a.table.len()) / a.sequences.max(1);
+                let page = super::PAGE * count as usize * size.next_multiple_of(4).max(4) as usize;
+                paged::$paged(
+                    on, a.sequences, count, size, self::count(a.keys.len() / page.max(1)), most, scale(size), a.progress,
+                    a.table, a.qkv.cast(), a.keys.cast(), a.values.cast(), a.out.cast_mut(),
+                )
+            }
         }
     )*};
 }
 numbers! {
-    f32 as f32:
+    f32 as f32, append_rows_f32 paged_attention_f32:
         16 1..=16, attention_16_f32 attention_16_backward_f32
         32 17..=32, attention_32_f32 attention_32_backward_f32
         64 64, attention_64_f32 attention_64_backward_f32;
-    bf16 as u16:
+    bf16 as u16, append_rows_bf16 paged_attention_bf16:
         16 1..=16, attention_16_bf16 attention_16_backward_bf16
         32 17..=32, attention_32_bf16 attention_32_backward_bf16
         words gelu_bf16_words gelu_backward_bf16_words
@@ -599,6 +676,29 @@ pub fn attention_backward<S, L: Launch<S> + ?Sized, E: TrainElement>(
     a: AttentionBackward<'_, S, E>,
 ) -> Result<(), L::Error> {
     E::attention_backward(on, a)
+}
+
+/// Writes keys and values of new rows to the pages of a cache, for the sequences that have tokens
+/// left to write.
+///
+/// # Errors
+/// A length does not fit, or what the launch fails with.
+#[track_caller]
+pub fn append_rows<S, L: Launch<S> + ?Sized, E: TrainElement>(on: &L, a: AppendRows<'_, S, E>) -> Result<(), L::Error> {
+    E::append(on, a)
+}
+
+/// Computes attention of the newest row of each sequence to all its rows, which [`append_rows`] has
+/// written. A sequence without tokens left to write gets zeros.
+///
+/// # Errors
+/// A head has more than 64 elements or none, a length does not fit, or what the launch fails with.
+#[track_caller]
+pub fn paged_attention<S, L: Launch<S> + ?Sized, E: TrainElement>(
+    on: &L,
+    a: PagedAttention<'_, S, E>,
+) -> Result<(), L::Error> {
+    E::paged(on, a)
 }
 
 /// Cuts square images [images, channels, size, size] into patches of `side` x `side` pixels, in

@@ -16,6 +16,7 @@
 //! | [`place_gradients`], [`id_chains`], [`id_gradients`] | the gradients of what texts begin with |
 //! | [`coupling`], [`score_statistics`], [`gates`], [`gated`] and their gradients; [`token_patches`] | the gate by which relevance learns |
 //! | [`relu`], [`relu_backward`] | `max(x, 0)` |
+//! | [`newest_rows`], [`append_rows`], [`paged_attention`], [`sample`] | a token of many texts at once |
 //! | [`round`] | numbers rounded to `bf16` |
 //!
 //! Activations are `f32` or `bf16` ([`TrainElement`]); all sums, statistics, weights and gradients
@@ -35,6 +36,7 @@ mod loss;
 mod norm;
 mod number;
 mod optimizer;
+mod paged;
 mod pool;
 mod rows;
 mod sequences;
@@ -50,11 +52,12 @@ pub use self::{
         answer_rows, answer_rows_backward, id_chains, id_gradients, image_rows, join_ends, join_rows, place_gradients,
     },
     launch::{
-        Attention, AttentionBackward, GROUPS, TrainElement, adamw_bf16, attention, attention_backward, cross_entropy,
-        gelu, gelu_backward, gelu_backward_columns, gradient_norm, norm, norm_backward, norm_columns, patches,
-        products_with_two, round, round_columns, sum_rows,
+        AppendRows, Attention, AttentionBackward, GROUPS, PagedAttention, TrainElement, adamw_bf16, append_rows,
+        attention, attention_backward, cross_entropy, gelu, gelu_backward, gelu_backward_columns, gradient_norm, norm,
+        norm_backward, norm_columns, paged_attention, patches, products_with_two, round, round_columns, sum_rows,
     },
     loss::argmax,
     optimizer::{PARTS, SETTINGS, adamw, settings},
+    paged::{PAGE, PROGRESS, RULES, newest_rows, sample},
     pool::{pool, pool_backward},
 };

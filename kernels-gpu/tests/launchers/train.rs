@@ -1,7 +1,7 @@
 //! The family `train`.
 
 use thalweg::Result;
-use thalweg_kernels::train::{self, Attention, AttentionBackward, GROUPS, PARTS, SETTINGS};
+use thalweg_kernels::train::{self, AppendRows, Attention, AttentionBackward, GROUPS, PARTS, PagedAttention, SETTINGS};
 use thalweg_simt::bf16;
 
 use super::Launcher;
@@ -12,6 +12,7 @@ pub(crate) const TRAIN: &[Launcher] = &[
     Launcher { name: "adamw_bf16", cases: 90, run: adamw_bf16 },
     Launcher { name: "answer_rows", cases: 90, run: answer_rows },
     Launcher { name: "answer_rows_backward", cases: 90, run: answer_rows_backward },
+    Launcher { name: "append_rows", cases: 90, run: |t| of_type(t, append_rows::<f32>, append_rows::<bf16>) },
     Launcher { name: "argmax", cases: 90, run: argmax },
     Launcher { name: "attention", cases: 480, run: |t| of_type(t, attention::<f32>, attention::<bf16>) },
     Launcher { name: "attention_backward", cases: 300, run: |t| of_type(t, backward::<f32>, backward::<bf16>) },
@@ -36,9 +37,15 @@ pub(crate) const TRAIN: &[Launcher] = &[
     Launcher { name: "image_rows", cases: 60, run: image_rows },
     Launcher { name: "join_ends", cases: 30, run: join_ends },
     Launcher { name: "join_rows", cases: 90, run: join_rows },
+    Launcher { name: "newest_rows", cases: 60, run: newest_rows },
     Launcher { name: "norm", cases: 60, run: |t| of_type(t, norm::<f32>, norm::<bf16>) },
     Launcher { name: "norm_backward", cases: 40, run: norm_backward },
     Launcher { name: "norm_columns", cases: 90, run: norm_columns },
+    Launcher {
+        name: "paged_attention",
+        cases: 60,
+        run: |t| of_type(t, paged_attention::<f32>, paged_attention::<bf16>),
+    },
     Launcher { name: "patches", cases: 90, run: |t| of_type(t, patches::<f32>, patches::<bf16>) },
     Launcher { name: "place_gradients", cases: 60, run: place_gradients },
     Launcher { name: "pool", cases: 180, run: pool },
@@ -49,6 +56,7 @@ pub(crate) const TRAIN: &[Launcher] = &[
     Launcher { name: "relu_backward", cases: 60, run: relu_backward },
     Launcher { name: "round", cases: 90, run: round },
     Launcher { name: "round_columns", cases: 90, run: round_columns },
+    Launcher { name: "sample", cases: 60, run: sample },
     Launcher { name: "score_gradients", cases: 60, run: score_gradients },
     Launcher { name: "score_statistics", cases: 60, run: score_statistics },
     Launcher { name: "settings", cases: 10, run: settings },
@@ -216,6 +224,60 @@ fn backward<E: train::TrainElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
             dqkv: &mut dqkv,
         },
     )
+}
+
+/// The state of texts, of which some are idle: the newest id, rows, place, and tokens to write.
+fn progress<'l>(t: &Trial<'_, 'l>, texts: u32) -> Result<Piece<'l, i32>> {
+    t.signed((0..texts).flat_map(|_| [t.below(30), t.below(70), t.below(30), t.below(3)]).collect())
+}
+
+fn rules<'l>(t: &Trial<'_, 'l>, texts: u32) -> Result<Piece<'l, i32>> {
+    let rule = |n| [t.word(), t.word(), t.float().abs().to_bits(), t.pick(&[1.0, 0.5, t.float()]).to_bits(), n];
+    t.signed((0..texts).flat_map(rule).collect())
+}
+
+fn newest_rows(t: &Trial<'_, '_>) -> Result<()> {
+    let (texts, ids, places, columns) = (t.below(20), t.below(30), t.below(30), t.below(70));
+    let (table, position) = (t.numbers((ids * columns) as usize)?, t.numbers((places * columns) as usize)?);
+    let mut y = t.room((texts * columns) as usize)?;
+    train::newest_rows(t, texts, ids, places, columns, &progress(t, texts)?, &table, &position, &mut y)
+}
+
+/// The numbers of keys, or of values, in some pages.
+fn pages(count: u32, [heads, size]: [u32; 2]) -> usize {
+    train::PAGE * (count * heads * size.next_multiple_of(4)) as usize
+}
+
+fn append_rows<E: train::TrainElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
+    let (sequences, new, count, heads) = (t.within(1, 4), t.pick(&[0, 1, 20]), t.below(12), heads(t));
+    let owners = t.signed((0..count).flat_map(|_| [t.below(5), t.below(5)]).collect())?;
+    let qkv = t.numbers::<E>((sequences * new * 3 * heads[0] * heads[1]) as usize)?;
+    let (progress, rules, rows) = (progress(t, sequences)?, rules(t, sequences)?, [sequences, new]);
+    let (mut keys, mut values) = (t.room::<E>(pages(count, heads))?, t.room::<E>(pages(count, heads))?);
+    let (keys, values) = (&mut keys, &mut values);
+    train::append_rows(
+        t,
+        AppendRows { rows, heads, progress: &progress, rules: &rules, owners: &owners, qkv: &qkv, keys, values },
+    )
+}
+
+fn paged_attention<E: train::TrainElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
+    let (sequences, count, most, heads) = (t.within(1, 4), t.below(12), t.pick(&[0, 1, 5, 40]), heads(t));
+    let table = t.signed((0..sequences * most).map(|_| t.below(14)).collect())?;
+    let width = (sequences * heads[0] * heads[1]) as usize;
+    let (progress, qkv) = (progress(t, sequences)?, t.numbers::<E>(3 * width)?);
+    let (keys, values) = (t.numbers::<E>(pages(count, heads))?, t.numbers::<E>(pages(count, heads))?);
+    let (table, keys, values, out) = (&table, &keys, &values, &mut t.room::<E>(width)?);
+    train::paged_attention(
+        t,
+        PagedAttention { sequences, heads, progress: &progress, table, qkv: &qkv, keys, values, out },
+    )
+}
+
+fn sample(t: &Trial<'_, '_>) -> Result<()> {
+    let (texts, ids) = (t.below(4), t.pick(&[1, 2, 31, 255, 257, 5000]));
+    let (logits, mut next) = (t.numbers((texts * ids) as usize)?, t.room(texts as usize)?);
+    train::sample(t, texts, ids, &logits, &rules(t, texts)?, &mut progress(t, texts)?, &mut next)
 }
 
 fn pool(t: &Trial<'_, '_>) -> Result<()> {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use thalweg::{Brand, DeviceSlice, Stream};
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut};
 use thalweg_kernels::train::{
-    id_chains, id_gradients, join_rows, patches, place_gradients, positions, products_with_two, text,
+    id_chains, id_gradients, join_rows, newest_rows, patches, place_gradients, positions, products_with_two, text,
 };
 
 use super::{BackwardPass, ForwardPass, Linear};
@@ -191,6 +191,21 @@ impl TextEmbedding {
         let (table, position) = (w.slice(self.token.clone())?, w.slice(self.position.clone())?);
         let [n, v, l, c, start] = [ids.len(), self.ids, self.places, self.width, first].map(|extent| extent as u32);
         text(pass.stream, n, v, l, c, start, ids, table, position, x)
+    }
+
+    /// Computes the rows `x` [rows, width] of the newest tokens of texts, whose state is
+    /// `progress`.
+    pub(crate) fn newest<S: Brand, E: Precision>(
+        &self,
+        pass: &ForwardPass<'_, S, E>,
+        rows: usize,
+        progress: &DeviceSlice<S, i32>,
+        x: &mut DeviceSlice<S, f32>,
+    ) -> thalweg::Result<()> {
+        let w = pass.weights.values;
+        let (table, position) = (w.slice(self.token.clone())?, w.slice(self.position.clone())?);
+        let [v, l, c] = self.extents();
+        newest_rows(pass.stream, rows as u32, v, l, c, progress, table, position, x)
     }
 
     /// Computes the logits [rows, ids] of rows `x` [rows, width]: their products with the table.

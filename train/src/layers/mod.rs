@@ -67,6 +67,7 @@ mod sequences;
 mod transformer;
 mod weights;
 
+pub(crate) use attention::PagedRows;
 pub use attention::{AttentionBuffers, AttentionScratch, SelfAttention};
 pub(crate) use embedding::JoinedRows;
 pub(crate) use embedding::patches_of;

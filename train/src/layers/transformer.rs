@@ -216,6 +216,11 @@ impl<S: Brand, E: Precision> TransformerActivationsOn<S, E> {
         Ok(self.x[0].slice_mut(..rows * self.config.width)?)
     }
 
+    /// Returns queries, keys and values of a block of [`cached`](Self::cached) rows, [rows, 3, width].
+    pub(crate) fn qkv(&self, block: usize, rows: usize) -> thalweg::Result<&DeviceSlice<S, E>> {
+        Ok(self.qkv[block].slice(..3 * rows * self.config.width)?)
+    }
+
     /// Returns the rows behind the last norm, [rows, width].
     ///
     /// # Errors
@@ -294,6 +299,11 @@ impl Transformer {
         Ok(Self { width, blocks, norm: LayerNorm::new(layout, &format!("{prefix}norm"), width, eps)? })
     }
 
+    /// Returns the attention of each block.
+    pub(crate) fn attentions(&self) -> impl Iterator<Item = &SelfAttention> {
+        self.blocks.iter().map(|block| &block.attn)
+    }
+
     /// Computes [`features`](TransformerActivationsOn::features) from
     /// [`input`](TransformerActivationsOn::input).
     ///
@@ -305,7 +315,28 @@ impl Transformer {
         batch: &Sequences<'_, S>,
         a: &mut TransformerActivationsOn<S, E>,
     ) -> thalweg::Result<()> {
-        let &Sequences { rows, before, .. } = batch;
+        self.forward_by(pass, [batch.rows, batch.before], a, |pass, _, attn, x, kept, residual, y| {
+            attn.forward(pass, batch, x, kept, Some(residual), y)
+        })
+    }
+
+    /// Does the same with another attention: `attend` computes that of a block, whose number it
+    /// gets, from the normed rows, and adds the residual.
+    pub(crate) fn forward_by<S: Brand, E: Precision>(
+        &self,
+        pass: &mut ForwardPass<'_, S, E>,
+        [rows, before]: [usize; 2],
+        a: &mut TransformerActivationsOn<S, E>,
+        mut attend: impl FnMut(
+            &mut ForwardPass<'_, S, E>,
+            usize,
+            &SelfAttention,
+            &DeviceSlice<S, E>,
+            &mut AttentionBuffers<'_, S, E>,
+            &DeviceSlice<S, f32>,
+            &mut DeviceSlice<S, f32>,
+        ) -> thalweg::Result<()>,
+    ) -> thalweg::Result<()> {
         let (n, all) = (rows * self.width, (before + rows) * self.width);
         let (kept, depth, learns) = (a.mid.len(), self.blocks.len(), !a.hidden.is_empty());
         for (place, block) in self.blocks.iter().enumerate() {
@@ -323,7 +354,7 @@ impl Transformer {
                 out: a.attended[k].slice_mut(..n)?,
                 logs: a.logs[k].slice_mut(..rows * a.config.heads)?,
             };
-            block.attn.forward(pass, batch, normed, &mut attended, Some(x), mid)?;
+            attend(pass, place, &block.attn, normed, &mut attended, x, mid)?;
             let normed = a.normed2[k].slice_mut(..n)?;
             block.norm2.forward(pass, rows, mid, a.stats[2 * k + 1].slice_mut(..2 * rows)?, normed)?;
             let activated = a.activated[k].slice_mut(..4 * n)?;

@@ -193,23 +193,12 @@ impl<S: LiveBrand, E: Precision> TextDecoder<S, E> {
     }
 
     pub(super) fn check(&self, image: &DeviceSlice<S, f32>, prompt: &[i32], count: usize) -> Result<()> {
-        let VisionLanguageConfig { text_embed_dim: text_width, vocab_size: vocabulary, max_tokens: places, .. } =
-            self.config;
-        let wrong = |what: String| Err(Error::Batch(what));
+        let text_width = self.config.text_embed_dim;
         if image.is_empty() || !image.len().is_multiple_of(text_width) {
-            return wrong(format!("`image` has {} numbers, and not rows of {text_width}", image.len()));
+            let what = format!("`image` has {} numbers, and not rows of {text_width}", image.len());
+            return Err(Error::Batch(what));
         }
-        if prompt.is_empty() {
-            return wrong("a prompt has a token at least".into());
-        }
-        if let Some(id) = prompt.iter().find(|&&id| id < 0 || id as usize >= vocabulary) {
-            return wrong(format!("the prompt has the id {id}, and there are {vocabulary}"));
-        }
-        // The last token that is written is never read.
-        if prompt.len().checked_add(count).is_none_or(|all| all > places + 1) {
-            return wrong(format!("a prompt of {} and {count} tokens more need over {places} places", prompt.len()));
-        }
-        Ok(())
+        self.config.check_text(prompt, count)
     }
 
     /// Copies the image and the prompt to where the blocks find them, and returns the number of

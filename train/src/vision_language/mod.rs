@@ -1,8 +1,10 @@
 //! The small vision-language model: a token transformer that encodes an image, and a decoder that
-//! writes text about it, with a key-value cache. `learning` is how it learns to.
+//! writes text about it, with a key-value cache. `learning` is how it learns to, and `server`
+//! writes many texts at once.
 
 mod decoder;
 mod learning;
+mod server;
 
 use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Resource, Stream};
 
@@ -22,6 +24,7 @@ pub(crate) use decoder::Decoder;
 pub use decoder::TextDecoder;
 pub use learning::Half;
 pub(crate) use learning::{Seen, TextHead, TextPass, TextPassOn};
+pub use server::{TextRequest, TextServer, TextServerOptions, TextTicket};
 
 /// The number of tokens that [`VisionLanguage::generate`] enqueues before it looks for the end of
 /// the text.
@@ -158,6 +161,23 @@ impl VisionLanguageConfig {
             return Err(Error::Config(what));
         }
         Ok(self)
+    }
+
+    /// Checks a prompt, behind which `count` tokens are to be written.
+    fn check_text(&self, prompt: &[i32], count: usize) -> Result<()> {
+        let &Self { vocab_size: vocabulary, max_tokens: places, .. } = self;
+        let wrong = |what: String| Err(Error::Batch(what));
+        if prompt.is_empty() {
+            return wrong("a prompt has a token at least".into());
+        }
+        if let Some(id) = prompt.iter().find(|&&id| id < 0 || id as usize >= vocabulary) {
+            return wrong(format!("the prompt has the id {id}, and there are {vocabulary}"));
+        }
+        // The last token that is written is never read.
+        if prompt.len().checked_add(count).is_none_or(|all| all > places + 1) {
+            return wrong(format!("a prompt of {} and {count} tokens more need over {places} places", prompt.len()));
+        }
+        Ok(())
     }
 
     fn encoder(&self) -> TransformerConfig {

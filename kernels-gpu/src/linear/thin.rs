@@ -1,0 +1,133 @@
+//! The product of at most 128 rows of 16 bits with a matrix that is stored along k, such as a
+//! weight: what a model computes for each token that it writes of many texts.
+//!
+//! ```text
+//! each block, 8 warps: up to 64 rows and 16 columns of C
+//!     each warp, every eighth 32 values of k:
+//!         each lane: 16 bytes of two rows of B, one step ahead, and of a row of A for each 8 rows
+//!         two products of 16 columns, 8 rows and 16 values of k for each 8 rows
+//!     the sum over the warps, by way of the epilogue
+//! ```
+//!
+//! Launch: a block for each 16 columns and each 64 rows, `z` is the batch. 34 KiB of shared memory.
+//! Memory: B is read once for each 64 rows. That is what such a product costs, so many blocks read
+//! at the same time: a kernel that computes tiles of 128 columns has 6 blocks for 768 columns. A is
+//! read again for each 16 columns, from the L1 cache if a multiprocessor has several blocks.
+//!
+//! - **Fragments come from device memory without a way through shared memory.** The order of k
+//!   within 32 values does not matter, if it is the same for both operands: a lane takes eight
+//!   neighboring ones, which are four pairs of two products.
+//! - **The order of the sums does not depend on the number of rows**: not on which rows are there,
+//!   and not on the multiprocessors.
+
+use thalweg_simt::Cooperative;
+
+use super::number::Half;
+use super::output::Output;
+use super::tile_order::tile;
+
+/// The most rows of a product.
+#[cfg(not(target_arch = "nvptx64"))] // only the launcher names it
+pub(super) const MOST: u32 = 128;
+/// The rows and the columns of C that a block computes.
+pub(super) const ROWS: u32 = 64;
+pub(super) const COLUMNS: u32 = 16;
+const WARPS: u32 = 8;
+/// The threads of a block.
+pub(super) const THREADS: u32 = 32 * WARPS;
+/// The blocks that a multiprocessor has at once.
+pub(super) const BLOCKS: u32 = 2;
+/// The distance of two rows of sums in shared memory.
+const PITCH: u32 = COLUMNS + 1;
+/// The bytes of shared memory of a block.
+#[cfg(not(target_arch = "nvptx64"))] // only the launcher names it
+pub(super) const SHARED: u32 = 4 * WARPS * ROWS * PITCH;
+/// Values of k in a step of a warp.
+const DEPTH: u32 = 32;
+
+/// Loads eight elements of a row, or zeros where the row ends or is none.
+///
+/// # Safety
+/// If `exists`, the row has `k` elements in device memory that the launch only reads. It starts at
+/// a multiple of 16 bytes, and `k` and `at` are multiples of 8.
+#[inline(always)]
+unsafe fn piece<E: Half>(cx: impl Cooperative, row: *const E, at: u32, k: u32, exists: bool) -> [u32; 4] {
+    // SAFETY: The caller promises the row. `at` is below `k`, and both are multiples of a piece.
+    if exists && at < k { unsafe { cx.load4(row.wrapping_add(at as usize).cast()) } } else { [0; 4] }
+}
+
+/// Computes up to 64 rows and 16 columns of C.
+///
+/// # Safety
+/// A [M, K] and B [N, K] are in device memory, in aligned pieces of 16 bytes. The block has
+/// [`THREADS`] threads and [`SHARED`] bytes.
+#[inline(always)]
+pub(super) unsafe fn product<E: Half>(
+    cx: impl Cooperative,
+    k: u32,
+    (a, lda): (*const E, u32),
+    (b, ldb): (*const E, u32),
+    out: Output<E>,
+) {
+    let (row, column) = tile(cx.block_idx().x, out.m.div_ceil(ROWS), out.n.div_ceil(COLUMNS));
+    let (row, column) = (row * ROWS, column * COLUMNS);
+    let rows = (out.m - row).min(ROWS);
+    let (group, within) = (cx.lane() / 4, cx.lane() % 4 * 8);
+    let weights = |at: u32| {
+        let of = |half: u32| {
+            let line = column + 8 * half + group;
+            // SAFETY: The row is in B if it is below N. The pieces are what the caller promises.
+            unsafe { piece(cx, b.wrapping_add(line as usize * ldb as usize), at, k, line < out.n) }
+        };
+        [of(0), of(1)]
+    };
+    let mut sums = [[0f32; 4]; 8];
+    let mut first = cx.warp() * DEPTH;
+    let mut next = weights(first + within);
+    while first < k {
+        let now = next;
+        next = weights(first + WARPS * DEPTH + within);
+        let mut j = 0;
+        while j < 8 {
+            if 8 * j < rows {
+                let line = 8 * j + group;
+                // SAFETY: The row is in A if it is below `rows`, likewise.
+                let x = unsafe {
+                    piece(cx, a.wrapping_add((row + line) as usize * lda as usize), first + within, k, line < rows)
+                };
+                let sum = E::mma(cx, [now[0][0], now[1][0], now[0][1], now[1][1]], [x[0], x[1]], sums[j as usize]);
+                sums[j as usize] = E::mma(cx, [now[0][2], now[1][2], now[0][3], now[1][3]], [x[2], x[3]], sum);
+            }
+            j += 1;
+        }
+        first += WARPS * DEPTH;
+    }
+    // SAFETY: The declaration has the shared memory of all warps.
+    let s = unsafe { cx.shared::<f32>(0) };
+    let mut j = 0;
+    while j < 8 {
+        let mut i = 0;
+        while i < 4 {
+            // A pair of a fragment has neighboring rows of C, and the second pair is eight columns
+            // on.
+            let (line, c) = (8 * j + cx.lane() % 4 * 2 + i % 2, group + i / 2 * 8);
+            // SAFETY: The place is below that of the next warp, and this lane's alone.
+            unsafe { cx.shared_set(s, (cx.warp() * ROWS + line) * PITCH + c, sums[j as usize][i as usize]) };
+            i += 1;
+        }
+        j += 1;
+    }
+    cx.barrier();
+    let mut i = cx.rank();
+    while i < rows * COLUMNS {
+        let (line, c) = (i / COLUMNS, i % COLUMNS);
+        let (mut sum, mut warp) = (0.0, 0);
+        while warp < WARPS {
+            // SAFETY: The place is in the window, and all warps have passed the barrier.
+            sum += unsafe { cx.shared_get(s, (warp * ROWS + line) * PITCH + c) };
+            warp += 1;
+        }
+        out.one(cx, row + line, column + c, sum);
+        i += THREADS;
+    }
+}
