@@ -3,10 +3,11 @@
 //!
 //! WEIGHTS is a safetensors file with the tensors of the model, and `heads`, `depth`,
 //! `decoder_heads` and `decoder_depth` in its metadata. BATCH has `tokens` [T, I], `position` [T,
-//! 2], `cu_seqlens` [B + 1], `ids` \[U\], `text_cu_seqlens` [B + 1] and `question` \[B\]. RESULT
-//! gets `logits` before the first step, `losses` [steps + 1], the gradients `grad.*` of the first
-//! step, and the weights `step{N}.*` after N steps. Without arguments, it takes the files of the
-//! tests.
+//! 2], `cu_seqlens` [B + 1], `ids` \[U\], `text_cu_seqlens` [B + 1] and `question` \[B\], and for a
+//! model with a gate `features` [N, 13], `entropy` and `salience` \[N\], `cu_patches` [B + 1],
+//! `patch` \[T\] and `query` [B, D]. RESULT gets `logits` before the first step, `losses` [steps +
+//! 1], the gradients `grad.*` of the first step, and the weights `step{N}.*` after N steps. Without
+//! arguments, it takes the files of the tests.
 
 mod support;
 
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 use support::CommandLine;
 use thalweg::simt::bf16;
 use thalweg::{Device, stream_tags};
-use thalweg_train::{Precision, Result, Tensors, TextBatch, TokenTransformer};
+use thalweg_train::{Gated, Patches, Precision, Result, Tensors, TextBatch, TokenTransformer};
 
 stream_tags!(Train);
 
@@ -34,7 +35,17 @@ fn run<E: Precision>(line: &CommandLine) -> Result<()> {
         text_cu_seqlens: file.i32("text_cu_seqlens")?,
         question: file.i32("question")?,
     };
-    support::take_steps(line, &mut model, &batch)
+    let Some(gate) = model.config().gate else { return support::take_steps(line, &mut model, &batch) };
+    let (n, images) = (file.shape("features")?[0], batch.question.len());
+    let patches = Patches {
+        features: file.f32("features", &[n, 13])?,
+        entropy: file.f32("entropy", &[n])?,
+        salience: file.f32("salience", &[n])?,
+        cu_patches: file.i32("cu_patches")?,
+        patch: file.i32("patch")?,
+        query: file.f32("query", &[images, gate.query_dim])?,
+    };
+    support::take_steps(line, &mut model, &Gated { batch, patches })
 }
 
 fn main() -> Result<()> {

@@ -409,7 +409,7 @@ fn the_pipeline_scores_as_the_gate_does() {
                 };
                 let cu_seqlens = [0, set.len() as i32];
                 let (tokens, position) = (&set.tokens[..], &set.position[..]);
-                let batch = TokenBatch { tokens, position, cu_seqlens: &cu_seqlens, labels: &[] };
+                let batch = TokenBatch { tokens, position, cu_seqlens: &cu_seqlens, labels: &[0] };
                 let seen = model.gated(&Gated { batch, patches }).unwrap();
                 let (mix, coupled) = (set.mix.unwrap(), set.participatory.unwrap());
                 let gate = |i: usize| mix[0] * set.entropy[i] + mix[1] * set.salience[i] + mix[2] * coupled[i];

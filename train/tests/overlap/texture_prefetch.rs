@@ -292,15 +292,21 @@ fn answers<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
 #[test]
 fn answers_beside_textures_have_the_bits_of_one_after_the_other() {
     let _alone = alone();
-    let cpu = Device::cpu().unwrap();
-    for gate in [None, gate()] {
-        everywhere_and_seeded(|device| {
-            let [lane] = lanes(if device.kind() == DeviceKind::Cpu { cpu } else { device });
-            let serial = lane.enter(|s| answers((s, s, s), 1, gate));
-            let [a, b, c] = lanes(device);
-            let overlapped = a.enter(|a| b.enter(|b| c.enter(|c| answers((a, b, c), 3, gate))));
-            assert!(overlapped == serial, "{device}: gate {gate:?}");
-        });
+    let on_one = |device, gate| {
+        let [lane] = lanes(device);
+        lane.enter(|s| answers((s, s, s), 1, gate))
+    };
+    let on_three = |device, gate| {
+        let [a, b, c] = lanes(device);
+        a.enter(|a| b.enter(|b| c.enter(|c| answers((a, b, c), 3, gate))))
+    };
+    let of_cpu = on_one(Device::cpu().unwrap(), gate());
+    everywhere_and_seeded(|device| {
+        let serial = if device.kind() == DeviceKind::Cpu { of_cpu.clone() } else { on_one(device, gate()) };
+        assert!(on_three(device, gate()) == serial, "{device}: with a gate");
+    });
+    for &device in devices() {
+        assert!(on_three(device, None) == on_one(device, None), "{device}: without a gate");
     }
 }
 
