@@ -73,15 +73,15 @@ fn reductions<T: thalweg_kernels::collective::ReduceElement>(on: &Notes) -> Resu
 /// Launches the product of operands of one type in each form, of operands that are not aligned, and
 /// of few rows.
 fn products<T: Operand + Product<T>>(on: &Notes) -> Result<(), LaunchError> {
-    let x = Matrix::new(of(128 * 128), 128, 128);
-    let unaligned = Matrix::new(of(128 * 129), 128, 128).with_stride(129);
-    let few = Matrix::new(of(128), 1, 128);
-    for (a, b, rows) in
-        [(x, x, 128), (x, x.transposed(), 128), (x.transposed(), x, 128), (unaligned, x, 128), (few, x.transposed(), 1)]
-    {
+    let n = 256;
+    let x = Matrix::new(of(n * n), n, n);
+    let unaligned = Matrix::new(of(n * (n + 1)), n, n).with_stride(n + 1);
+    let (thin, few) = (Matrix::new(of(64 * n), 64, n), Matrix::new(of(n), 1, n));
+    let y = x.transposed();
+    for (a, b, rows) in [(x, x, n), (x, y, n), (y, x, n), (unaligned, x, n), (thin, y, 64), (few, y, 1)] {
         // Products that add to C have kernels of their own on some devices.
         for accumulate in [false, true] {
-            let c = MatrixMut::new(out(rows * 128), rows, 128);
+            let c = MatrixMut::new(out(rows * n), rows, n);
             matmul::<(), _, T, T>(on, 1, a, b, &Epilogue { accumulate, ..Epilogue::default() }, c)?;
         }
     }
@@ -148,6 +148,18 @@ fn training<T: train::TrainElement>(on: &Notes) -> Result<(), LaunchError> {
         train::attention_backward(on, backward)?;
     }
     let [r, c] = shape;
+    // A page of one sequence.
+    let (heads, page) = ([(width / 64) as u32, 64], train::PAGE * width);
+    let (progress, rules, qkv) = (of(train::PROGRESS), of(train::RULES), of::<T>(3 * width));
+    let (keys, values) = (out(page), out(page));
+    let append = train::AppendRows { rows: [1, 1], heads, progress, rules, owners: of(2), qkv, keys, values };
+    train::append_rows(on, append)?;
+    let (keys, values, out_row) = (of(page), of(page), out(width));
+    let attention =
+        train::PagedAttention { sequences: 1, heads, progress, table: of(1), qkv, keys, values, out: out_row };
+    train::paged_attention(on, attention)?;
+    train::newest_rows(on, 1, 1, 1, c, progress, of(width), of(width), out(width))?;
+    train::sample(on, 1, 1, of(1), rules, out(train::PROGRESS), out(1))?;
     train::pool(on, r, c, 1, false, of(2), of(n), out(width))?;
     train::pool_backward(on, r, c, 1, false, of(2), of(width), out(n))?;
     train::cross_entropy(on, r, c, 1.0, of(n), of(rows), out(rows), out(n))?;

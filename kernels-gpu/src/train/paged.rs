@@ -135,7 +135,7 @@ macro_rules! of_types {
                 out: Out<$e>[sequences, heads, size] by [block, block(y), rank],
             )
             require { (1..=64).contains(&size), heads <= 65535, most <= 1 << 24 }
-            grid(sequences, heads) block(128) bounds(THREADS, 8) shared(4 * 64 + 4 * 4 + 4 * 512 + 4 * 640)
+            grid(sequences, heads) block(128) bounds(THREADS, 7) shared(4 * 64 + 4 * 4 + 4 * 512 + 4 * 640)
             {
                 let (sequence, head) = (b.idx().x, b.idx().y);
                 let has = progress.get(&b, [sequence, HAS]) as u32;
@@ -309,8 +309,12 @@ fn each_logit<'k, C: Simt>(
             logits.try_get(t, [text, first + SAMPLERS * i as u32]).unwrap_or(f32::NEG_INFINITY)
         });
         let mut i = 0;
-        while i < SLOTS && first + SAMPLERS * (i as u32) < ids {
-            f(first + SAMPLERS * i as u32, some[i]);
+        // The number of turns is a constant, so that the logits stay in registers.
+        while i < SLOTS {
+            let c = first + SAMPLERS * i as u32;
+            if c < ids {
+                f(c, some[i]);
+            }
             i += 1;
         }
         first += SAMPLERS * SLOTS as u32;
@@ -326,8 +330,8 @@ kernel! {
         b: impl Cooperative, texts: u32, ids: u32, logits: In<f32>[texts, ids], rules: In<i32>[texts, 5],
         progress: InOut<i32>[texts, 4] by [block, all], next: Out<i32>[texts] by [block],
     )
-    require { (1..=1 << 18).contains(&ids) }
-    grid(texts) block(256) bounds(SAMPLERS, 4) shared(2 * 4 * 8 + 2 * 4 * 256 + 8 * 257)
+    require { (1..1 << 18).contains(&ids) }
+    grid(texts) block(256) bounds(SAMPLERS, 2) shared(2 * 4 * 8 + 2 * 4 * 256 + 8 * 257)
     {
         let text = b.idx().x;
         // Block code cannot see what only the first thread may read.
@@ -363,6 +367,9 @@ kernel! {
         let top_p = f32::from_bits(rules.get(&b, [text, TOP_P]) as u32);
         if temperature > 0.0 {
             let factor = LOG2_E / temperature;
+            // 256, bins and threads. The compiler must not know it: it would unroll the loops over
+            // them, whose loads then need more registers than there are.
+            let bins = 256 + (ids >> 18);
             let (mut low, mut high) = (b.shared::<u32>(256), b.shared::<u32>(256));
             let (sums, drawn) = (b.shared::<u64>(256), b.shared::<u64>(1));
             // The last step that is kept, by its upper byte, and then by its lower one. The first
@@ -392,14 +399,14 @@ kernel! {
                     let of = |bin| (u64::from(highs.get(t, bin)) << 14) + u64::from(lows.get(t, bin));
                     if level == 0 {
                         let (mut all, mut bin) = (0, 0);
-                        while bin < 256 {
+                        while bin < bins {
                             all += of(bin);
                             bin += 1;
                         }
                         wanted.set(t, share(all, (top_p.max(0.0) * 4_294_967_296.0) as u32));
                     }
                     let (mut before, mut bin) = (0, 0);
-                    while bin < 255 && before + of(bin) < wanted.get(t) {
+                    while bin < bins - 1 && before + of(bin) < wanted.get(t) {
                         before += of(bin);
                         bin += 1;
                     }
@@ -434,13 +441,13 @@ kernel! {
             let drawn = b.fill(drawn, &sums, move |t, sums, _| {
                 let place = progress.column(t).map_or(0, |state| state.cell::<1>(PLACE).get() as u32);
                 let (mut all, mut thread) = (0, 0);
-                while thread < SAMPLERS {
+                while thread < bins {
                     all += sums.get(t, thread);
                     thread += 1;
                 }
                 let mut rest = share(all, (bits_of(seed[1] << 32 | seed[0], place) >> 32) as u32);
                 thread = 0;
-                while thread < SAMPLERS - 1 && rest >= sums.get(t, thread) {
+                while thread < bins - 1 && rest >= sums.get(t, thread) {
                     rest -= sums.get(t, thread);
                     thread += 1;
                 }
