@@ -56,6 +56,26 @@ impl Default for TextServerOptions {
     }
 }
 
+impl TextServerOptions {
+    /// Returns how many pages a sequence of so many rows of image and text has.
+    #[must_use]
+    pub fn pages_of(rows: usize) -> usize {
+        rows.div_ceil(PAGE)
+    }
+
+    /// Returns the bytes of a page of a model.
+    #[must_use]
+    pub fn page_bytes<E: Precision>(config: &VisionLanguageConfig) -> usize {
+        2 * config.text_depth * page_len(config) * size_of::<E>()
+    }
+}
+
+/// Returns the keys, or values, of a page of one block.
+fn page_len(config: &VisionLanguageConfig) -> usize {
+    let size = config.text_embed_dim / config.text_num_heads;
+    PAGE * config.text_num_heads * size.next_multiple_of(4)
+}
+
 /// A text that a [`TextServer`] is to write.
 #[derive(Clone, Debug, PartialEq, thalweg::__Setters)]
 #[non_exhaustive]
@@ -242,15 +262,15 @@ impl<S: LiveBrand, E: Precision> TextServer<S, E> {
                 format!("{texts} texts at once, which are 1 to {MOST}, {pages} pages and {image_rows} image rows");
             return Err(Error::Config(what));
         }
-        let VisionLanguageConfig { text_embed_dim: width, text_num_heads: heads, vocab_size, max_tokens, .. } = config;
+        let VisionLanguageConfig { text_embed_dim: width, vocab_size, max_tokens, .. } = config;
         let (decoder, all) = (config.decoder(), image_rows + max_tokens);
-        let most = all.div_ceil(PAGE);
+        let most = TextServerOptions::pages_of(all);
         let texts = texts.next_power_of_two().max(LEAST);
         let mut layout = ParameterLayout::default();
         let model = Decoder::new(&mut layout, config)?;
         let weights = WeightsOn::new(s, &layout.flatten(file, "")?)?;
-        let page = PAGE * heads * (width / heads).next_multiple_of(4);
-        let cache = || (0..config.text_depth).map(|_| s.alloc(pages * page)).collect::<thalweg::Result<_>>();
+        let page = pages * page_len(&config);
+        let cache = || (0..config.text_depth).map(|_| s.alloc(page)).collect::<thalweg::Result<_>>();
         let mut ends = s.alloc(2 * (all + 1))?;
         upload(s, &(0..=all as i32).flat_map(|end| [0, end]).collect::<Vec<_>>(), &mut ends)?;
         let owners = vec![-1; 2 * pages];
@@ -517,7 +537,7 @@ impl<S: LiveBrand, E: Precision> TextServer<S, E> {
 
 /// Returns the pages for the longest text of a request. Its last token is never read.
 fn pages_of(request: &TextRequest) -> usize {
-    (request.rows + request.prompt.len() + request.count).saturating_sub(1).div_ceil(PAGE)
+    TextServerOptions::pages_of((request.rows + request.prompt.len() + request.count).saturating_sub(1))
 }
 
 fn slice_mut<S, T>(

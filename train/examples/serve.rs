@@ -1,0 +1,254 @@
+//! Writes many texts at once about photographs, and compares that with one text at a time. Each
+//! request uploads a photograph, cuts out a part of its own, resizes and normalizes it, encodes it,
+//! and writes behind a prompt of its own.
+//!
+//! ```text
+//! request 0  upload, prepare, encode, join | token | token | token |
+//! request 1  upload, prepare, encode, join | token | token | token |
+//! request 2                                           upload .. join | token | token |
+//! ```
+//!
+//! ```text
+//! cargo run --release -p thalweg-train --features vision --example serve -- --steps 64 --batch 128
+//! ```
+//!
+//! `--files` takes the JPEG files of a folder. On a GPU the encoder is as large as ViT-B, and the
+//! decoder has four blocks. The weights are random. The texts are compared before anything is
+//! timed.
+
+mod support;
+
+use std::path::Path;
+use std::time::Duration;
+
+use thalweg::simt::bf16;
+use thalweg::{Device, DeviceBuffer, DeviceSlice, LiveBrand, On, PinnedBuffer, Stream, stream_tags};
+use thalweg_kernels::train::patches;
+use thalweg_train::{
+    Error, Result, Tensors, TextDecoder, TextRequest, TextServer, TextServerOptions, TextTicket, VisionEncoder,
+    VisionLanguageConfig,
+};
+use thalweg_vision::augment::{AugmentInput, Augmentation, AugmenterOn};
+
+stream_tags!(Serve);
+
+type Photo<S> = (On<S, PinnedBuffer<u8>>, [u32; 2]);
+
+/// What all runs share.
+struct Work {
+    weights: Tensors,
+    config: VisionLanguageConfig,
+    size: usize,
+    patch: usize,
+    count: usize,
+    requests: usize,
+}
+
+impl Work {
+    fn rows(&self) -> usize {
+        (self.size / self.patch).pow(2)
+    }
+
+    /// Every second text is drawn.
+    fn request(&self, n: usize) -> TextRequest {
+        let request = TextRequest::default()
+            .with_rows(self.rows())
+            .with_prompt(vec![1, 2 + n as i32 % 7])
+            .with_count(self.count)
+            .with_seed(n as u64)
+            .with_stop(vec![]);
+        if n % 2 == 0 { request } else { request.with_temperature(0.8).with_top_p(0.95) }
+    }
+
+    fn server<S: LiveBrand>(&self, s: &Stream<S>, texts: usize) -> Result<TextServer<S, bf16>> {
+        let pages = texts * TextServerOptions::pages_of(self.rows() + 2 + self.count);
+        let options = TextServerOptions::default().with_texts(texts).with_pages(pages).with_image_rows(self.rows());
+        TextServer::from_tensors(s, &self.weights, options)
+    }
+}
+
+/// The way from a photograph to the rows that the decoder sees.
+struct Front<'a, S: LiveBrand> {
+    work: &'a Work,
+    encoder: VisionEncoder<S, bf16>,
+    augmentation: Augmentation,
+    photos: Vec<Photo<S>>,
+    rgb: On<S, DeviceBuffer<u8>>,
+    augmenter: AugmenterOn<S>,
+    image: On<S, DeviceBuffer<f32>>,
+    tokens: On<S, DeviceBuffer<f32>>,
+    position: On<S, DeviceBuffer<f32>>,
+}
+
+impl<'a, S: LiveBrand> Front<'a, S> {
+    fn new(s: &Stream<S>, work: &'a Work, folder: Option<&Path>) -> Result<Self> {
+        let photos = photographs(s, folder)?;
+        // Only the crop differs from request to request.
+        let augmentation =
+            Augmentation::default().with_flip(0.0).with_brightness(0.0).with_contrast(0.0).with_saturation(0.0);
+        let augmentation = augmentation.with_grayscale(0.0).with_blur(None);
+        let across = work.size / work.patch;
+        let part = |n: usize| (n as f32 + 0.5) / across as f32;
+        let places: Vec<f32> = (0..work.rows()).flat_map(|n| [part(n / across), part(n % across)]).collect();
+        Ok(Self {
+            work,
+            encoder: VisionEncoder::from_tensors(s, &work.weights)?,
+            rgb: s.alloc(photos.iter().map(|(pixels, _)| pixels.len()).max().unwrap_or(0))?,
+            augmenter: augmentation.augmenter(s, work.size as u32, 1)?,
+            augmentation,
+            photos,
+            image: s.alloc(3 * work.size * work.size)?,
+            tokens: s.alloc(3 * work.size * work.size)?,
+            position: s.upload_blocking(&places)?,
+        })
+    }
+
+    /// Uploads the photograph of request `n`, prepares and encodes it.
+    fn rows(&mut self, s: &Stream<S>, n: usize, to: &mut DeviceSlice<S, f32>) -> Result<()> {
+        let Work { size, patch, .. } = *self.work;
+        let (pixels, [height, width]) = &self.photos[n % self.photos.len()];
+        s.copy_to_device(pixels, self.rgb.slice_mut(..pixels.len()).map_err(thalweg::Error::from)?)?;
+        let parameters = self.augmentation.parameters(7, 0, n as u64, *width, *height)?;
+        let input = AugmentInput { start: 0, height: *height, width: *width, parameters };
+        self.augmenter.prepare(s, &[input])?;
+        self.augmenter.launch(s, &self.rgb, &mut self.image)?;
+        patches(s, [1, 3, size as u32, patch as u32], &self.image, &mut self.tokens)?;
+        self.encoder.encode(&self.tokens, &self.position, to)
+    }
+}
+
+/// Decodes the JPEG files of a folder, or the photograph of this repository.
+fn photographs<S: LiveBrand>(s: &Stream<S>, folder: Option<&Path>) -> Result<Vec<Photo<S>>> {
+    let failed = |e: &dyn std::fmt::Display| Error::Source(e.to_string().into());
+    let mut paths = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/readme/astronaut.jpg")];
+    if let Some(folder) = folder {
+        let files = folder.read_dir().map_err(|e| failed(&e))?;
+        paths = files.map(|file| Ok(file.map_err(|e| failed(&e))?.path())).collect::<Result<Vec<_>>>()?;
+        paths.retain(|path| path.extension().is_some_and(|end| end == "jpg" || end == "jpeg"));
+        paths.sort();
+    }
+    let photo = |path: &std::path::PathBuf| {
+        let pixels = image::open(path).map_err(|e| failed(&e))?.into_rgb8();
+        let size = [pixels.height(), pixels.width()];
+        Ok((s.bind(s.device().pinned_from(pixels.as_raw())?).map_err(thalweg::Error::from)?, size))
+    };
+    let photos = paths.iter().map(photo).collect::<Result<Vec<_>>>()?;
+    if photos.is_empty() { Err(failed(&"the folder has no JPEG files")) } else { Ok(photos) }
+}
+
+/// Serves all requests, and returns their texts.
+fn serve<S: LiveBrand>(server: &mut TextServer<S, bf16>, front: &mut Front<'_, S>) -> Result<Vec<Vec<i32>>> {
+    let (s, work) = (server.stream(), front.work);
+    let submitted = (0..work.requests).map(|n| server.submit(work.request(n)));
+    let tickets = submitted.collect::<Result<Vec<TextTicket>>>()?;
+    let number = |ticket: TextTicket| tickets.binary_search(&ticket).expect("the ticket of a request");
+    let mut texts = vec![vec![]; work.requests];
+    while !server.is_idle() {
+        server.step(|ticket, rows| front.rows(&s, number(ticket), rows))?;
+        while let Some((ticket, text)) = server.finished() {
+            texts[number(ticket)] = text?;
+        }
+    }
+    Ok(texts)
+}
+
+/// Writes all texts by the decoder for one text, without temperature.
+fn decode<S: LiveBrand>(s: &Stream<S>, decoder: &mut TextDecoder<S, bf16>, front: &mut Front<'_, S>) -> Result<()> {
+    let work = front.work;
+    let (mut rows, mut ids) = (s.alloc(work.rows() * work.config.text_embed_dim)?, s.alloc(work.count)?);
+    for n in 0..work.requests {
+        front.rows(s, n, &mut rows)?;
+        decoder.generate(&rows, &work.request(n).prompt, &mut ids)?;
+        s.read_blocking(&ids)?;
+    }
+    Ok(())
+}
+
+/// Returns the time of a token of `texts` texts, without those that join.
+fn token<S: LiveBrand>(work: &Work, server: &mut TextServer<S, bf16>, texts: usize) -> Result<Duration> {
+    let s = server.stream();
+    for n in 0..texts {
+        server.submit(work.request(n))?;
+    }
+    let image = |_, rows: &mut DeviceSlice<S, f32>| Ok(s.fill(rows, 0.1)?);
+    server.step(image)?; // all join
+    s.synchronize()?;
+    let (time, ()) = support::timed(|| {
+        while !server.is_idle() {
+            server.step(image)?;
+        }
+        Ok(())
+    })?;
+    while server.finished().is_some() {}
+    Ok(time / work.count.saturating_sub(2).max(1) as u32)
+}
+
+/// Returns the time of reading weights and cache once, as fast as a copy reads and writes.
+fn floor<S: LiveBrand>(s: &Stream<S>, work: &Work, texts: usize) -> Result<f64> {
+    let VisionLanguageConfig { text_embed_dim: width, text_depth: depth, vocab_size, .. } = work.config;
+    let rows = work.rows() + 2 + work.count / 2;
+    let bytes = 2 * (12 * width * width * depth + vocab_size * width + texts * rows * 2 * width * depth);
+    let len = support::sized(s.device(), 1 << 28, 1 << 20);
+    let (from, mut to) = (s.alloc_zeroed::<u8>(len)?, s.alloc::<u8>(len)?);
+    let mut copy = |times| {
+        let mut copies = || (0..times).try_for_each(|_| s.copy(&from, &mut to)).and_then(|()| s.synchronize());
+        support::timed(|| Ok(copies()?))
+    };
+    copy(3)?;
+    Ok(bytes as f64 * copy(20)?.0.as_secs_f64() / (20 * 2 * len) as f64)
+}
+
+fn main() -> Result<()> {
+    let options = [
+        ("--steps N", "the requests"),
+        ("--batch N", "the tokens of a text"),
+        ("--slots N", "the texts that are written at once"),
+        support::RUNS,
+        ("--files FOLDER", "take the JPEG files of this folder"),
+    ];
+    let args = support::Arguments::parse("Writes many texts at once about photographs.", &options);
+    let gpu: Device = support::device()?;
+    let ([size, patch, width, heads, depth, text_depth], [vocabulary, count, requests, texts]) =
+        support::sized(gpu, ([224, 16, 768, 12, 12, 4], [32_000, 128, 64, 64]), ([32, 8, 16, 2, 1, 1], [50, 5, 6, 4]));
+    let (count, requests, texts) = (args.batch(count), args.steps(requests), args.slots(texts));
+    let config = VisionLanguageConfig::default()
+        .with_input_dim(3 * patch * patch)
+        .with_embed_dim(width)
+        .with_num_heads(heads)
+        .with_depth(depth)
+        .with_text_embed_dim(width)
+        .with_text_num_heads(heads)
+        .with_text_depth(text_depth)
+        .with_vocab_size(vocabulary)
+        .with_max_tokens(64.max(count + 2));
+    let work = Work { weights: config.init(7)?, config, size, patch, count, requests };
+    let s = gpu.stream::<Serve>()?;
+    let mut front = Front::new(&s, &work, args.files())?;
+    let (mut single, mut many) = (work.server(&s, 1)?, work.server(&s, texts)?);
+    let mut decoder = TextDecoder::<_, bf16>::from_tensors(&s, &work.weights)?;
+    assert!(serve(&mut single, &mut front)? == serve(&mut many, &mut front)?, "the texts depend on those beside them");
+    decode(&s, &mut decoder, &mut front)?;
+
+    let off = thalweg::Timeline::disabled();
+    let (one, _) = args.timed(&off, |_| serve(&mut single, &mut front))?;
+    let (by_decoder, ()) = args.timed(&off, |_| decode(&s, &mut decoder, &mut front))?;
+    let (all, _) = args.timed(&off, |_| serve(&mut many, &mut front))?;
+    let rate = |time: Duration| requests as f64 / time.as_secs_f64();
+    println!(
+        "{requests} photographs, {count} tokens each: one text at a time {:.1} texts/s, by the decoder for one text {:.1}, \
+         {texts} at once {:.1}{}; the texts are the same",
+        rate(one),
+        rate(by_decoder),
+        rate(all),
+        support::gain(gpu, one.min(by_decoder), all)
+    );
+    token(&work, &mut many, texts)?;
+    let (time, floor) = (token(&work, &mut many, texts)?, floor(&s, &work, texts)?);
+    let share = support::sized(
+        gpu,
+        format!(", {:.1} % of which reads weights and cache once", 100.0 * floor / time.as_secs_f64()),
+        String::new(),
+    );
+    println!("a token of {texts} texts takes {:.1} us{share}", time.as_secs_f64() * 1e6);
+    Ok(())
+}
