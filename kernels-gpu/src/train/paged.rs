@@ -309,8 +309,12 @@ fn each_logit<'k, C: Simt>(
             logits.try_get(t, [text, first + SAMPLERS * i as u32]).unwrap_or(f32::NEG_INFINITY)
         });
         let mut i = 0;
-        while i < SLOTS && first + SAMPLERS * (i as u32) < ids {
-            f(first + SAMPLERS * i as u32, some[i]);
+        // The number of turns is a constant, so that the logits stay in registers.
+        while i < SLOTS {
+            let c = first + SAMPLERS * i as u32;
+            if c < ids {
+                f(c, some[i]);
+            }
             i += 1;
         }
         first += SAMPLERS * SLOTS as u32;
@@ -326,7 +330,7 @@ kernel! {
         b: impl Cooperative, texts: u32, ids: u32, logits: In<f32>[texts, ids], rules: In<i32>[texts, 5],
         progress: InOut<i32>[texts, 4] by [block, all], next: Out<i32>[texts] by [block],
     )
-    require { (1..=1 << 18).contains(&ids) }
+    require { (1..1 << 18).contains(&ids) }
     grid(texts) block(256) bounds(SAMPLERS, 4) shared(2 * 4 * 8 + 2 * 4 * 256 + 8 * 257)
     {
         let text = b.idx().x;
