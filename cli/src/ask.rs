@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use thalweg::stream_tags;
-use thalweg_train::{Tensors, VisionLanguage};
+use thalweg::{DeviceSlice, stream_tags};
+use thalweg_train::{Tensors, TextRequest, TextServer, TextServerOptions, VisionEncoder};
 use thalweg_vision::{Pipeline, TokenParams};
 
 use crate::args::{DecodeArg, DeviceArg};
 use crate::inputs;
 use crate::output::say;
-use crate::photos::{Photos, print_lines};
+use crate::photos::{CHUNK_IMAGES, Photos, print_lines};
 use crate::train::texts::{BYTES, TOKENIZER, ids, text};
 use crate::train::{CLASSES, TOKENS, value};
 
@@ -49,6 +49,9 @@ pub(crate) struct AskArgs {
     pub(crate) decode: DecodeArg,
 }
 
+/// The most bytes of keys and values, unless one image needs more.
+const CACHE_BYTES: usize = 256 << 20;
+
 /// Runs the subcommand: prints path and answer of each image, in order.
 pub(crate) fn run(args: &AskArgs) -> Result<ExitCode, String> {
     let file = Tensors::load(&args.model).map_err(|e| e.to_string())?;
@@ -67,24 +70,43 @@ pub(crate) fn run(args: &AskArgs) -> Result<ExitCode, String> {
         say(format_args!("thalweg: {note}"));
     }
     let stream = device.stream::<Work>().map_err(|e| e.to_string())?;
-    let mut model = VisionLanguage::<_, f32>::from_tensors(&stream, &file).map_err(|e| e.to_string())?;
-    let places = model.config().max_tokens;
+    let mut encoder = VisionEncoder::<_, f32>::from_tensors(&stream, &file).map_err(|e| e.to_string())?;
+    let (places, most) = (encoder.config().max_tokens, params.budget as usize);
     // The last id is said and not heard, so it needs no place.
     let room = (places + 1).saturating_sub(question.len());
     if room == 0 {
         return Err(format!("--question: {} bytes, and the model has room for {places}", question.len()));
     }
+    // The images of a chunk are asked at once, if there are pages for all of them.
+    let (each, config) = (TextServerOptions::pages_of(most + places), encoder.config());
+    let page = TextServerOptions::page_bytes::<f32>(config).max(1);
+    let pages = (CHUNK_IMAGES * each).min(CACHE_BYTES / page).max(each);
+    let options = TextServerOptions::default().with_texts(CHUNK_IMAGES).with_pages(pages).with_image_rows(most);
+    let mut server = TextServer::<_, f32>::from_tensors(&stream, &file, options).map_err(|e| e.to_string())?;
+    let request = TextRequest::default().with_prompt(question).with_count(room);
     let pipeline = Pipeline::new(device, params).map_err(|e| e.to_string())?;
     let mut photos = Photos::open(device, &args.images, &args.decode)?;
     let mut failed = 0;
     let name = |index: usize| inputs::name(&args.images[index]).display();
     while let Some(chunk) = photos.next_chunk(3)? {
-        let mut lines = Vec::new();
+        let mut asked = Vec::new();
         for (&index, set) in chunk.inputs.iter().zip(chunk.pixels.tokens(&pipeline)) {
             let wrong = |e: String| format!("{}: {e}", name(index));
             let set = set.map_err(|e| wrong(e.to_string()))?;
-            let answer = model.generate(&set.tokens, &set.position, &question, room);
-            let answer = answer.map_err(|e| wrong(e.to_string()))?;
+            let ticket = server.submit(request.clone().with_rows(set.position.len() / 2));
+            asked.push((ticket.map_err(|e| wrong(e.to_string()))?, index, set));
+        }
+        while !server.is_idle() {
+            let image = |ticket, rows: &mut DeviceSlice<Work, f32>| {
+                let (_, _, set) = asked.iter().find(|(of, ..)| *of == ticket).expect("it was submitted");
+                encoder.encode(&*stream.upload_blocking(&set.tokens)?, &*stream.upload_blocking(&set.position)?, rows)
+            };
+            server.step(image).map_err(|e| e.to_string())?;
+        }
+        let mut lines = Vec::new();
+        while let Some((ticket, answer)) = server.finished() {
+            let &(_, index, _) = asked.iter().find(|(of, ..)| *of == ticket).expect("it was submitted");
+            let answer = answer.map_err(|e| format!("{}: {e}", name(index)))?;
             lines.push((
                 index,
                 match answer.last() {

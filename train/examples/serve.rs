@@ -34,7 +34,7 @@ stream_tags!(Serve);
 
 type Photo<S> = (On<S, PinnedBuffer<u8>>, [u32; 2]);
 
-/// What all runs share.
+/// The model and the sizes that all runs share.
 struct Work {
     weights: Tensors,
     config: VisionLanguageConfig,

@@ -87,16 +87,21 @@ pub(super) unsafe fn product<E: Half>(
     while first < k {
         let now = next;
         next = weights(first + WARPS * DEPTH + within);
+        // All rows are under way before the first product waits for one.
+        let (mut x, mut j) = ([[0; 4]; 8], 0);
+        while j < 8 {
+            let line = 8 * j + group;
+            let at = a.wrapping_add((row + line) as usize * lda as usize);
+            // SAFETY: The row is in A if it is below `rows`, likewise.
+            x[j as usize] = unsafe { piece(cx, at, first + within, k, line < rows) };
+            j += 1;
+        }
         let mut j = 0;
         while j < 8 {
-            if 8 * j < rows {
-                let line = 8 * j + group;
-                // SAFETY: The row is in A if it is below `rows`, likewise.
-                let x = unsafe {
-                    piece(cx, a.wrapping_add((row + line) as usize * lda as usize), first + within, k, line < rows)
-                };
-                let sum = E::mma(cx, [now[0][0], now[1][0], now[0][1], now[1][1]], [x[0], x[1]], sums[j as usize]);
-                sums[j as usize] = E::mma(cx, [now[0][2], now[1][2], now[0][3], now[1][3]], [x[2], x[3]], sum);
+            if 8 * (j as u32) < rows {
+                let [p, q, r, s] = x[j];
+                let sum = E::mma(cx, [now[0][0], now[1][0], now[0][1], now[1][1]], [p, q], sums[j]);
+                sums[j] = E::mma(cx, [now[0][2], now[1][2], now[0][3], now[1][3]], [r, s], sum);
             }
             j += 1;
         }

@@ -34,6 +34,8 @@ use crate::tensors::Tensors;
 /// more another number of tiles.
 const LEAST: usize = 16;
 const MOST: usize = 128;
+/// The most ids that can be sampled: sums of their units have 32 bits.
+const MOST_IDS: usize = (1 << 18) - 1;
 /// The tokens that are enqueued before the host reads the oldest one.
 const AHEAD: usize = 1;
 
@@ -263,6 +265,9 @@ impl<S: LiveBrand, E: Precision> TextServer<S, E> {
             return Err(Error::Config(what));
         }
         let VisionLanguageConfig { text_embed_dim: width, vocab_size, max_tokens, .. } = config;
+        if vocab_size > MOST_IDS {
+            return Err(Error::Config(format!("{vocab_size} ids, and a server has at most {MOST_IDS}")));
+        }
         let (decoder, all) = (config.decoder(), image_rows + max_tokens);
         let most = TextServerOptions::pages_of(all);
         let texts = texts.next_power_of_two().max(LEAST);
