@@ -11,7 +11,8 @@ use crate::build::{Programs, VARIABLE, key};
 use crate::table::Test;
 
 /// Settings of the tests, unless they are set. Each test runs many times, so it has few cases.
-const DEFAULTS: [(&str, &str); 3] = [("THALWEG_DEVICE", "cpu"), ("THALWEG_CASES", "200"), ("PROPTEST_CASES", "16")];
+const DEFAULTS: [(&str, &str); 4] =
+    [("THALWEG_DEVICE", "cpu"), ("THALWEG_CASES", "200"), ("PROPTEST_CASES", "16"), ("THALWEG_FUZZ", "4000")];
 
 /// How a test ended.
 #[derive(Debug, PartialEq)]
