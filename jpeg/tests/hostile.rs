@@ -309,8 +309,8 @@ fn tables_that_never_end_are_errors() {
     let all_ones = full([1; 16]);
     let too_many = full([255; 16]);
     let cases = [
-        // More codes of one bit than fit, all that fit, codes of every length, more than 256 of them
-        // that fit and that do not, and a size that no DC coefficient has.
+        // More codes of one bit than fit, the two that fit, codes of every length, more than 256 of
+        // them, which fit or do not, and a size that no DC coefficient has.
         (0xC4, full([3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), false),
         (0xC4, full([2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), false),
         (0xC4, all_ones, true),
