@@ -162,6 +162,35 @@ fn branches_run_side_by_side() {
 }
 
 #[test]
+fn captures_use_the_streams_of_earlier_branches() {
+    let lane = AnyStream::new(Device::new_cpu().unwrap()).unwrap();
+    lane.enter(|s| {
+        let streams = Mutex::new(Vec::new());
+        for _ in 0..5 {
+            let pair = (s.alloc::<u32>(1).unwrap(), s.alloc::<u32>(1).unwrap());
+            let captured = s.capture(pair, |s, (x, y)| {
+                s.fork(
+                    &mut *x,
+                    &mut *y,
+                    |a, x| {
+                        streams.lock().unwrap().push(a.unique_id());
+                        a.fill(x, 1)
+                    },
+                    |b, y| {
+                        streams.lock().unwrap().push(b.unique_id());
+                        b.fill(y, 2)
+                    },
+                )
+            });
+            drop(captured.unwrap());
+        }
+        let streams = streams.into_inner().unwrap();
+        let distinct = streams.iter().enumerate().filter(|(i, stream)| !streams[..*i].contains(stream)).count();
+        assert!(distinct <= 3, "{streams:?}");
+    });
+}
+
+#[test]
 fn an_error_or_a_panic_in_a_branch_ends_its_capture_only() {
     for &device in devices() {
         let _alone = alone_on(device);

@@ -628,6 +628,8 @@ fn a_timeline_shows_every_step_and_changes_nothing() {
         for activity in [Activity::Upload, Activity::Compute, Activity::Download] {
             let spans = trace.spans().iter().filter(|span| span.activity == activity).count();
             assert_eq!(spans, 2 * 7, "{}", activity.name());
+            let has = |label: String| trace.spans().iter().any(|s| s.activity == activity && *s.label == *label);
+            assert!((0..7).all(|chunk| has(format!("chunk {chunk}"))), "{}", activity.name());
         }
     }
 }

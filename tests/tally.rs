@@ -131,6 +131,10 @@ fn failures_and_slow_allocations_count_too() {
         drop(s.alloc::<u8>(256 << 20).unwrap());
         assert_eq!(counts(&device.sync_stats().report()), [(HostWait::DeviceAllocation, line!() - 1, 1)]);
         device.sync_stats().enable();
+        (0..1000).for_each(|_| drop(s.alloc::<u8>(8).unwrap()));
+        let slow: u64 = device.sync_stats().report().waits().iter().map(|waits| waits.count).sum();
+        assert!(slow < 1000, "an allocation of few microseconds does not count");
+        device.sync_stats().enable();
         let pool = PinnedPool::new(device, 4096);
         let held = pool.take::<u8>(10).unwrap();
         assert!(matches!(pool.take::<u8>(10), Err(Error::PinnedBudget { .. })), "nothing was waited for");

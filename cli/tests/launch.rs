@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::thalweg;
+use crate::support::{Bench, thalweg};
 
 /// Runs a script of `sh` as `n` ranks.
 fn launch(n: &str, script: &str) -> (Option<i32>, Vec<String>, String) {
@@ -38,6 +38,17 @@ fn the_first_failure_decides_and_ends_the_others() {
 
     let (code, _, err) = launch("2", "if [ $RANK = 0 ]; then kill -9 $$; fi");
     assert_eq!(code, Some(137), "{err}");
+
+    // Rank 0 fails after rank 1 has ended and the launcher knows it.
+    let bench = Bench::new();
+    let place = bench.folder.path().join("process");
+    let script = format!(
+        "if [ $RANK = 1 ]; then echo $$ > {0}; exit 7; fi; until [ -s {0} ]; do sleep 0.05; done; \
+         while kill -0 $(cat {0}) 2> {0}.gone; do sleep 0.05; done; exit 9",
+        place.display()
+    );
+    let (code, _, err) = launch("2", &script);
+    assert_eq!(code, Some(7), "{err}");
 }
 
 #[test]

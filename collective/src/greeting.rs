@@ -260,6 +260,15 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
+    #[test]
+    fn a_network_is_an_address_or_the_first_half_of_one() {
+        let network = |ip: &str| super::network(ip.parse().unwrap());
+        assert_eq!(network("2001:db8::1"), network("2001:db8::ffff:1"));
+        assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
+        assert_eq!(network("::ffff:10.0.0.1"), network("10.0.0.1"));
+        assert_ne!(network("10.0.0.1"), network("10.0.0.2"));
+    }
+
     /// A flood from one address, or from one network of IPv6, does not end the connections of
     /// others.
     #[test]

@@ -309,9 +309,13 @@ fn tables_that_never_end_are_errors() {
     let all_ones = full([1; 16]);
     let too_many = full([255; 16]);
     let cases = [
-        // More codes of one bit than fit, codes of every length, and more than 256 of them.
+        // More codes of one bit than fit, the two that fit, codes of every length, more than 256 of
+        // them, which fit or do not, and a size that no DC coefficient has.
         (0xC4, full([3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), false),
+        (0xC4, full([2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), false),
         (0xC4, all_ones, true),
+        (0xC4, full([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 255]), false),
+        (0xC4, [&[0, 1][..], &[0; 15], &[16]].concat(), false),
         (0xC4, too_many, false),
         (0xC4, full(one_each), true),
         // Tables that say that more follows, and that stop in the middle.
@@ -345,6 +349,7 @@ fn tables_that_never_end_are_errors() {
             // A comment of length 0 or 1 is empty.
             match i {
                 1 | 3 => assert_eq!(error, None),
+                0 | 2 => assert!(matches!(error, Some(JpegError::Broken { .. })), "{error:?}"),
                 _ => assert!(matches!(error, Some(JpegError::Broken { .. } | JpegError::Truncated)), "{error:?}"),
             }
         }

@@ -185,6 +185,35 @@ fn files_of_a_large_batch_are_read_as_alone() {
     }
 }
 
+/// What an earlier batch left behind the data of a file says nothing about it, not even why it is
+/// broken.
+#[test]
+fn what_lies_behind_the_data_says_nothing() {
+    let _alone = alone();
+    let whole = |seed| encode(&kind(48, 48, seed));
+    let file = whole(7);
+    let cut = |keep: usize| [&file[..file.len() - 2 - keep], &[0xFF, 0xD9]].concat();
+    let files: Vec<Vec<u8>> = (1..100).map(cut).collect();
+    let views: Vec<&[u8]> = files.iter().map(Vec::as_slice).collect();
+    for device in Device::all() {
+        let found = AnyStream::new(device).unwrap().enter(|stream| {
+            let mut decoder = Decoder::new(device);
+            let mut status = |files: &[&[u8]]| {
+                let batch = decoder.read(files).unwrap();
+                let images = decoder.decode(stream, batch).unwrap().synchronize().unwrap();
+                (0..files.len()).map(|i| images.image(i).map(drop)).collect::<Vec<_>>()
+            };
+            [1, 2, 3, 4].map(|seed| {
+                let before = whole(seed);
+                assert!(status(&vec![&before[..]; views.len()]).iter().all(Result::is_ok));
+                status(&views)
+            })
+        });
+        assert!(found[0].iter().all(Result::is_err));
+        assert!(found.iter().all(|status| *status == found[0]), "{device}");
+    }
+}
+
 /// A batch uses the memory of the one before it again. A file that breaks off while its data is
 /// read leaves no record of its own there, and the record of the earlier file must not count
 /// either: its image would be decoded over the one beside it.

@@ -329,6 +329,34 @@ fn pieces_join_again_in_order_only() {
 }
 
 #[test]
+fn lengths_of_pieces_are_those_of_the_whole() {
+    everywhere_and_seeded(|device| {
+        lanes(device, |a, _, _| {
+            let mut x = filled(a, 10, 1);
+            for wrong in [&[3, 6][..], &[3, 8], &[], &[usize::MAX, 11]] {
+                let refused = x.split_at_lengths(wrong).unwrap_err();
+                assert!(matches!(refused.error, Error::Parameter { name: "lens", .. }), "{}", refused.error);
+                x = refused.value;
+            }
+            let lens: Vec<_> = x.split_at_lengths(&[3, 0, 7]).unwrap().iter().map(|piece| piece.len()).collect();
+            assert_eq!(lens, [3, 0, 7]);
+        });
+    });
+}
+
+#[test]
+fn memory_of_joined_pieces_is_given_back() {
+    let device = Device::new_cpu().unwrap();
+    let in_use = || device.memory_stats().unwrap().in_use;
+    lanes(device, |a, _, _| {
+        let whole = On::<_, DeviceBuffer<u32>>::join(filled(a, 1000, 1).split_even(3).unwrap()).unwrap();
+        assert_eq!(in_use(), 4000);
+        drop(whole);
+        assert_eq!(in_use(), 0);
+    });
+}
+
+#[test]
 fn buffers_without_elements() {
     everywhere_and_seeded(|device| {
         lanes(device, |a, b, _| {

@@ -27,6 +27,14 @@ fn a_tag_is_one_stream_for_good() {
 }
 
 #[test]
+fn each_new_device_has_a_number_of_its_own() {
+    let [a, b, c] = [Device::cpu(), Device::new_cpu(), Device::new_cpu()].map(Result::unwrap);
+    for (one, other) in [(a, b), (a, c), (b, c)] {
+        assert!(one != other && one.to_string() != other.to_string(), "{one}, {other}");
+    }
+}
+
+#[test]
 fn priorities_are_those_the_device_has() {
     everywhere(|device| {
         let range = device.priorities();

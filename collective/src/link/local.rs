@@ -147,7 +147,7 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use super::{Link, LocalLink, Mailboxes, WAITING};
+    use super::{Link, LocalLink, Mailboxes, WAITING, goodbye};
     use crate::element::Kind;
     use crate::header::{Call, Code, Header};
 
@@ -175,6 +175,25 @@ mod tests {
             assert_eq!(b.header(0, soon()), Ok(message));
             assert_eq!(waits.join().unwrap(), Ok(()));
         });
+    }
+
+    /// Who waits hears a message when it comes, and not at the deadline. The last one says that the
+    /// other rank has gone.
+    #[test]
+    fn who_waits_is_woken_and_told_of_the_end() {
+        let mailboxes = Mailboxes::new(2);
+        let [a, b] = [0, 1].map(|rank| LocalLink::new(mailboxes.clone(), rank));
+        let message = head(Code::Message, 1, 0);
+        let start = Instant::now();
+        thread::scope(|threads| {
+            let heard = threads.spawn(|| b.header(0, start + Duration::from_secs(40)));
+            thread::sleep(Duration::from_millis(20));
+            a.send(1, &message, &Arc::from([]));
+            assert_eq!(heard.join().unwrap(), Ok(message));
+        });
+        assert!(start.elapsed() < Duration::from_secs(20), "it is not woken by the message");
+        drop(a);
+        assert_eq!(b.header(0, Instant::now()), Ok(goodbye()));
     }
 
     /// Logs that nobody reads do not pile up; messages between them stay.

@@ -11,7 +11,11 @@ use crate::build::{Programs, VARIABLE, key};
 use crate::table::Test;
 
 /// Settings of the tests, unless they are set. Each test runs many times, so it has few cases.
-const DEFAULTS: [(&str, &str); 3] = [("THALWEG_DEVICE", "cpu"), ("THALWEG_CASES", "200"), ("PROPTEST_CASES", "16")];
+const DEFAULTS: [(&str, &str); 4] =
+    [("THALWEG_DEVICE", "cpu"), ("THALWEG_CASES", "200"), ("PROPTEST_CASES", "16"), ("THALWEG_FUZZ", "4000")];
+
+/// A test that uses no processor for so long waits for something that never comes.
+const IDLE: Duration = Duration::from_secs(20);
 
 /// How a test ended.
 #[derive(Debug, PartialEq)]
@@ -44,9 +48,9 @@ pub(crate) fn run(programs: &Programs, test: &Test, number: u32, limit: Duration
     })
 }
 
-/// Runs a command in a process group of its own, which is ended when its time is up, or when it
-/// prints that a test failed: the other tests cannot change that. Returns whether it succeeded, and
-/// what it printed.
+/// Runs a command in a process group of its own, which is ended when its time is up, when it is
+/// [`IDLE`], or when it prints that a test failed: the other tests cannot change that. Returns
+/// whether it succeeded, and what it printed.
 fn timed(mut command: Command, limit: Duration) -> Result<Option<(bool, String)>, String> {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -67,6 +71,7 @@ fn timed(mut command: Command, limit: Duration) -> Result<Option<(bool, String)>
         let _ = tell.send(text);
     });
     let start = Instant::now();
+    let (mut used, mut since) = (None, start);
     let status = loop {
         if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
             break Some(status.success());
@@ -77,6 +82,13 @@ fn timed(mut command: Command, limit: Duration) -> Result<Option<(bool, String)>
         if start.elapsed() > limit {
             break None;
         }
+        if since.elapsed() > IDLE {
+            let now = ticks(child.id());
+            if now.is_some() && now == used {
+                break None;
+            }
+            (used, since) = (now, Instant::now());
+        }
         std::thread::sleep(Duration::from_millis(5));
     };
     // Also what a test left behind, which would keep the pipe open.
@@ -84,6 +96,16 @@ fn timed(mut command: Command, limit: Duration) -> Result<Option<(bool, String)>
     child.wait().map_err(|error| error.to_string())?;
     let text = told.recv_timeout(Duration::from_secs(10)).unwrap_or_default();
     Ok(status.map(|succeeded| (succeeded, text)))
+}
+
+/// Returns the processor time that the processes of a group have used. Only Linux tells.
+fn ticks(group: u32) -> Option<u64> {
+    let stats = std::fs::read_dir("/proc").ok()?.filter_map(|entry| {
+        let stat = std::fs::read_to_string(entry.ok()?.path().join("stat")).ok()?;
+        let fields: Vec<u64> = stat.rsplit(") ").next()?.split(' ').map(|field| field.parse().unwrap_or(0)).collect();
+        (*fields.get(2)? == u64::from(group)).then_some(fields.get(11)? + fields.get(12)?)
+    });
+    stats.reduce(|a, b| a + b)
 }
 
 /// Returns how many tests passed, from the last line of a test binary.
@@ -125,6 +147,17 @@ mod tests {
         assert_eq!(passed("test a ... ok\n\ntest result: ok. 12 passed; 0 failed\n"), 12);
         assert_eq!(failed("test a ... ok\ntest b::c ... FAILED\ntest d ... FAILED\n"), "b::c");
         assert_eq!(failed("test a ... ok\n"), "the process ends after a");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_time_of_a_group_is_that_of_its_processes() {
+        let mut command = Command::new("sleep");
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child = command.arg("100").spawn().unwrap();
+        assert!(ticks(child.id()).is_some_and(|ticks| ticks < 100));
+        child.kill().and_then(|()| child.wait()).unwrap();
+        assert_eq!(ticks(child.id()), None);
     }
 
     #[test]

@@ -187,3 +187,17 @@ pub fn vlm_pipeline<A: LiveBrand, B: LiveBrand, E: Precision, D: Precision>(
         })
         .run(items, timeline)
 }
+
+#[cfg(test)]
+mod tests {
+    use thalweg::{Device, Event};
+
+    use super::Text;
+
+    #[test]
+    fn a_text_ends_with_its_first_id_0() {
+        let device = Device::cpu().unwrap();
+        let text = |ids: &[i32]| Text(Event::ready(device.pinned_from(ids).unwrap())).get().unwrap();
+        assert_eq!([text(&[5, 0, 7, 0]), text(&[5, 7]), text(&[0])], [vec![5, 0], vec![5, 7], vec![0]]);
+    }
+}

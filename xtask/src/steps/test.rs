@@ -1,7 +1,9 @@
 //! Tests.
 
 use std::fs;
+use std::time::SystemTime;
 
+use super::SHARES;
 use crate::built::{Built, build, program};
 use crate::command::{command, line, root, run, words};
 
@@ -123,16 +125,25 @@ pub(crate) fn photographs() -> Result<(), String> {
     run(command(venv.join("bin/python"), ".").arg(".ci/pillow.py").arg(thalweg.get_program()))
 }
 
-/// Compares the resize of image processors with Pillow. `.ci/resize.py` installs its versions.
 /// Builds the wheel of `python`, and tests it in an environment without Rust.
 pub(crate) fn python() -> Result<(), String> {
     line(".ci/wheel.py")
 }
 
+/// Compares the resize of image processors with Pillow. `.ci/resize.py` installs its versions.
 pub(crate) fn resize() -> Result<(), String> {
     let built = built()?;
     let resize = program(&built, "processor", "example", "resize")?;
     run(command(root().join(".ci/resize.py"), ".").arg(resize.get_program()))
+}
+
+/// Breaks the libraries on purpose: a part of the tables, which is the next one each time that the
+/// share of this step is run.
+pub(crate) fn part_of_mutations() -> Result<(), String> {
+    const PARTS: u64 = 32;
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(|error| error.to_string())?;
+    let part = since.as_secs() / (24 * 60 * 60) / SHARES % PARTS;
+    mutations(&["--share", &format!("{part}/{PARTS}")])
 }
 
 /// Breaks the libraries on purpose, with the options of `tests/mutations`.
