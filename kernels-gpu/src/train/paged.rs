@@ -309,7 +309,7 @@ fn each_logit<'k, C: Simt>(
             logits.try_get(t, [text, first + SAMPLERS * i as u32]).unwrap_or(f32::NEG_INFINITY)
         });
         let mut i = 0;
-        // The number of turns is a constant, so that the logits stay in registers.
+        // The number of turns is a constant, so that the compiler may unroll them.
         while i < SLOTS {
             let c = first + SAMPLERS * i as u32;
             if c < ids {
