@@ -162,6 +162,29 @@ fn page_locked_memory_keeps_to_its_limit() {
     drop(device.pinned::<u8>(1 << 20).unwrap());
 }
 
+/// A new limit also counts what a stream has used until now, although nobody asked since.
+#[test]
+fn a_limit_frees_what_a_stream_has_given_back() {
+    let device = Device::new_cpu().unwrap();
+    lanes(device, |a, _, _| {
+        let pool = device.pinned_pool();
+        let mut x = filled(a, 1024, 0);
+        let gate = Gate::closed(device);
+        let of_gate = pool.in_use();
+        let host = a.bind(device.pinned::<u32>(1024).unwrap()).unwrap();
+        gate.hold(&a);
+        a.copy_to_device(&host, &mut x).unwrap();
+        drop(host);
+        device.limit_pinned(Some(0));
+        assert_eq!(pool.in_use(), of_gate + 4096, "the copy still reads it");
+        gate.open();
+        a.synchronize().unwrap();
+        device.limit_pinned(Some(0));
+        assert_eq!((pool.in_use(), pool.cached()), (of_gate, 0));
+        device.limit_pinned(None);
+    });
+}
+
 #[test]
 fn a_pool_waits_for_what_is_about_to_come_back() {
     everywhere(|device| {

@@ -26,7 +26,7 @@ usage: cargo xtask check          format, lints, documentation: what a change ne
        cargo xtask list           the steps, with their budgets
        cargo xtask mutations ...  breaks the libraries on purpose: --help prints how
 
-Slow steps are in shares. A share is run each ninth day, by the number of the day since 1970.
+Slow steps are in shares. A share is run each eighth day, by the number of the day since 1970.
 CI_SHARE=N runs share N instead, and CI_SHARE=all runs all of them. `step` runs what it is given.
 `ci` runs the steps that only build beside the others, and prints their output at the end.
 ";

@@ -11,7 +11,7 @@ pub(crate) use ptx::update_ptx;
 pub(crate) use test::mutations;
 
 /// The number of shares of the slow steps. One of them is run each day.
-pub(crate) const SHARES: u64 = 9;
+pub(crate) const SHARES: u64 = 8;
 
 /// The steps that `cargo xtask ci` runs in a process of the lowest priority beside the others: they
 /// build, and have no test with a limit of time. The others leave a third of two cores idle.
@@ -93,7 +93,7 @@ pub(crate) const STEPS: &[Step] = &[
     step(Group::Test, "photographs", Some(3), 100, "the images of Pillow's tests, as Pillow has them", test::photographs),
     step(Group::Test, "resize", Some(5), 60, "resizes of image processors, as three versions of Pillow have them", test::resize),
     step(Group::Test, "proof", Some(0), 200, "the theorem and the model of streams: no race, and each rule is needed", proof::proof),
-    step(Group::Test, "mutations", Some(8), 500, "a part of the mutations, each of which a test must notice", test::part_of_mutations),
+    step(Group::Test, "mutations", Some(4), 500, "a part of the mutations, each of which a test must notice", test::part_of_mutations),
     step(Group::Test, "trace", Some(6), 600, "tests of streams under the log's checker, and broken rules of the library, which it rejects", test::trace),
     step(Group::Test, "order", Some(5), 500, "loom and shuttle: calls of threads that overlap, and broken rules, on which both fail", test::order),
     step(Group::Test, "python", Some(3), 500, "the wheel of python/, tested in a fresh environment", test::python),

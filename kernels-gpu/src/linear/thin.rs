@@ -87,23 +87,29 @@ pub(super) unsafe fn product<E: Half>(
     while first < k {
         let now = next;
         next = weights(first + WARPS * DEPTH + within);
-        // All rows are under way before the first product waits for one.
-        let (mut x, mut j) = ([[0; 4]; 8], 0);
-        while j < 8 {
-            let line = 8 * j + group;
-            let at = a.wrapping_add((row + line) as usize * lda as usize);
-            // SAFETY: The row is in A if it is below `rows`, likewise.
-            x[j as usize] = unsafe { piece(cx, at, first + within, k, line < rows) };
-            j += 1;
-        }
-        let mut j = 0;
-        while j < 8 {
-            if 8 * (j as u32) < rows {
-                let [p, q, r, s] = x[j];
-                let sum = E::mma(cx, [now[0][0], now[1][0], now[0][1], now[1][1]], [p, q], sums[j]);
-                sums[j] = E::mma(cx, [now[0][2], now[1][2], now[0][3], now[1][3]], [r, s], sum);
+        // Half of the rows are under way before the first product waits for one. More of them would
+        // need more registers than a thread has.
+        let mut half = 0;
+        while half < 2 {
+            let (mut x, mut i) = ([[0; 4]; 4], 0);
+            while i < 4 {
+                let line = 8 * (4 * half + i) + group;
+                let at = a.wrapping_add((row + line) as usize * lda as usize);
+                // SAFETY: The row is in A if it is below `rows`, likewise.
+                x[i as usize] = unsafe { piece(cx, at, first + within, k, line < rows) };
+                i += 1;
             }
-            j += 1;
+            let mut i = 0;
+            while i < 4 {
+                let j = 4 * half as usize + i;
+                if 8 * (j as u32) < rows {
+                    let [p, q, r, s] = x[i];
+                    let sum = E::mma(cx, [now[0][0], now[1][0], now[0][1], now[1][1]], [p, q], sums[j]);
+                    sums[j] = E::mma(cx, [now[0][2], now[1][2], now[0][3], now[1][3]], [r, s], sum);
+                }
+                i += 1;
+            }
+            half += 1;
         }
         first += WARPS * DEPTH;
     }

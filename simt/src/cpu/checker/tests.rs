@@ -304,6 +304,42 @@ fn a_load_of_another_warp_is_not_forgotten() {
     }
 }
 
+#[test]
+fn each_byte_of_an_allocation_is_unwritten_at_first() {
+    let start = 1 << 60; // where no test has memory
+    super::memory::allocated(start, 9);
+    let flags = super::memory::find(start).unwrap();
+    for at in 0..9 {
+        assert_eq!(flags.first_unwritten(start, 9), Some(start + at));
+        super::memory::written(start + at, 1);
+    }
+    assert_eq!(flags.first_unwritten(start, 9), None);
+    super::memory::freed(start);
+}
+
+/// A fence passes on what its thread did before it, and not what it did since.
+#[test]
+fn a_fence_covers_what_is_before_it() {
+    let flag = |kind, order| Access::Atomic { kind, order, scope: Scope::Device };
+    let loaded = |fence_first: bool| {
+        let launch = Launch::new(4, 8, true);
+        launch.checker.start(0);
+        if fence_first {
+            launch.checker.fence(33);
+        }
+        assert_eq!(launch.global(33, 0, 4, Access::Write), Outcome::Fine);
+        if !fence_first {
+            launch.checker.fence(33);
+        }
+        assert_eq!(launch.global(33, 16, 4, flag(Kind::Store, Order::Relaxed)), Outcome::Fine);
+        launch.checker.start(1);
+        assert_eq!(launch.global(95, 16, 4, flag(Kind::Load, Order::Acquire)), Outcome::Fine);
+        launch.global(95, 0, 4, Access::Read)
+    };
+    assert_eq!(loaded(false), Outcome::Fine);
+    assert!(matches!(loaded(true), Outcome::Found(Finding::Race { .. })), "{:?}", loaded(true));
+}
+
 /// A release passes on what barriers have ordered before it, also of other threads.
 #[test]
 fn a_release_has_what_a_barrier_ordered() {
