@@ -4,9 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use thalweg::{DeviceSlice, stream_tags};
-use thalweg_train::{Tensors, TextRequest, TextServer, TextServerOptions, VisionEncoder};
-use thalweg_vision::{Pipeline, TokenParams};
+use thalweg::{DeviceSlice, Stream, stream_tags};
+use thalweg_train::{
+    Result as Trained, Tensors, TextRequest, TextServer, TextServerOptions, VisionEncoder, VisionLanguage,
+    VisionLanguageConfig,
+};
+use thalweg_vision::{Pipeline, TokenParams, TokenSet};
 
 use crate::args::{DecodeArg, DeviceArg};
 use crate::inputs;
@@ -52,6 +55,71 @@ pub(crate) struct AskArgs {
 /// The most bytes of keys and values, unless one image needs more.
 const CACHE_BYTES: usize = 256 << 20;
 
+/// A model that answers. The decoder for one text multiplies one row for each token, where the
+/// server multiplies 16.
+enum Model<'a> {
+    One(Box<VisionLanguage<Work, f32>>),
+    Several(Box<Several<'a>>),
+}
+
+impl Model<'_> {
+    /// Returns the answer about each image, which has at most `room` ids.
+    fn answers(&mut self, sets: &[TokenSet], question: &[i32], room: usize) -> Trained<Vec<Vec<i32>>> {
+        match self {
+            Self::One(model) => {
+                sets.iter().map(|set| model.generate(&set.tokens, &set.position, question, room)).collect()
+            }
+            Self::Several(model) => {
+                model.answers(sets, &TextRequest::default().with_prompt(question.to_vec()).with_count(room))
+            }
+        }
+    }
+}
+
+/// A model that answers about the images of a chunk at once.
+struct Several<'a> {
+    stream: Stream<Work>,
+    file: &'a Tensors,
+    encoder: VisionEncoder<Work, f32>,
+    /// The server, and the most rows of an image that it has room for.
+    server: Option<(TextServer<Work, f32>, usize)>,
+}
+
+impl Several<'_> {
+    fn answers(&mut self, sets: &[TokenSet], request: &TextRequest) -> Trained<Vec<Vec<i32>>> {
+        let Self { stream, file, encoder, server } = self;
+        let rows = |set: &TokenSet| set.position.len() / 2;
+        let Some(most) = sets.iter().map(rows).max() else { return Ok(Vec::new()) };
+        let (server, _) = match server.take() {
+            Some(made) if made.1 >= most => server.insert(made),
+            smaller => {
+                drop(smaller); // its memory is free before the new one is allocated
+                // All images are asked at once, if there are pages for them.
+                let each = TextServerOptions::pages_of(most + encoder.config().max_tokens);
+                let page = TextServerOptions::page_bytes::<f32>(encoder.config()).max(1);
+                let pages = (CHUNK_IMAGES * each).min(CACHE_BYTES / page).max(each);
+                let options = TextServerOptions::default().with_texts(CHUNK_IMAGES).with_pages(pages);
+                let options = options.with_image_rows(most);
+                server.insert((TextServer::from_tensors(stream, file, options)?, most))
+            }
+        };
+        let asked = sets.iter().map(|set| server.submit(request.clone().with_rows(rows(set))));
+        let asked = asked.collect::<Trained<Vec<_>>>()?;
+        let number = |ticket| asked.iter().position(|of| *of == ticket).expect("it was submitted");
+        while !server.is_idle() {
+            server.step(|ticket, image: &mut DeviceSlice<Work, f32>| {
+                let TokenSet { tokens, position, .. } = &sets[number(ticket)];
+                encoder.encode(&*stream.upload_blocking(tokens)?, &*stream.upload_blocking(position)?, image)
+            })?;
+        }
+        let mut answers = vec![Vec::new(); sets.len()];
+        while let Some((ticket, answer)) = server.finished() {
+            answers[number(ticket)] = answer?;
+        }
+        Ok(answers)
+    }
+}
+
 /// Runs the subcommand: prints path and answer of each image, in order.
 pub(crate) fn run(args: &AskArgs) -> Result<ExitCode, String> {
     let file = Tensors::load(&args.model).map_err(|e| e.to_string())?;
@@ -70,43 +138,37 @@ pub(crate) fn run(args: &AskArgs) -> Result<ExitCode, String> {
         say(format_args!("thalweg: {note}"));
     }
     let stream = device.stream::<Work>().map_err(|e| e.to_string())?;
-    let mut encoder = VisionEncoder::<_, f32>::from_tensors(&stream, &file).map_err(|e| e.to_string())?;
-    let (places, most) = (encoder.config().max_tokens, params.budget as usize);
+    let VisionLanguageConfig { max_tokens: places, gate, .. } =
+        VisionLanguageConfig::from_tensors(&file).map_err(|e| e.to_string())?;
+    if gate.is_some() {
+        let what = "its tokens go through a gate, which `thalweg ask` does not have: a program asks it with \
+                    `TokenTransformer::gated`";
+        return Err(file.format_error(what.into()).to_string());
+    }
     // The last id is said and not heard, so it needs no place.
     let room = (places + 1).saturating_sub(question.len());
     if room == 0 {
         return Err(format!("--question: {} bytes, and the model has room for {places}", question.len()));
     }
-    // The images of a chunk are asked at once, if there are pages for all of them.
-    let (each, config) = (TextServerOptions::pages_of(most + places), encoder.config());
-    let page = TextServerOptions::page_bytes::<f32>(config).max(1);
-    let pages = (CHUNK_IMAGES * each).min(CACHE_BYTES / page).max(each);
-    let options = TextServerOptions::default().with_texts(CHUNK_IMAGES).with_pages(pages).with_image_rows(most);
-    let mut server = TextServer::<_, f32>::from_tensors(&stream, &file, options).map_err(|e| e.to_string())?;
-    let request = TextRequest::default().with_prompt(question).with_count(room);
+    let model = if args.images.len() == 1 {
+        VisionLanguage::from_tensors(&stream, &file).map(|model| Model::One(Box::new(model)))
+    } else {
+        VisionEncoder::from_tensors(&stream, &file)
+            .map(|encoder| Model::Several(Box::new(Several { stream, file: &file, encoder, server: None })))
+    };
+    let mut model = model.map_err(|e| e.to_string())?;
     let pipeline = Pipeline::new(device, params).map_err(|e| e.to_string())?;
     let mut photos = Photos::open(device, &args.images, &args.decode)?;
     let mut failed = 0;
     let name = |index: usize| inputs::name(&args.images[index]).display();
     while let Some(chunk) = photos.next_chunk(3)? {
-        let mut asked = Vec::new();
+        let mut sets = Vec::new();
         for (&index, set) in chunk.inputs.iter().zip(chunk.pixels.tokens(&pipeline)) {
-            let wrong = |e: String| format!("{}: {e}", name(index));
-            let set = set.map_err(|e| wrong(e.to_string()))?;
-            let ticket = server.submit(request.clone().with_rows(set.position.len() / 2));
-            asked.push((ticket.map_err(|e| wrong(e.to_string()))?, index, set));
+            sets.push(set.map_err(|e| format!("{}: {e}", name(index)))?);
         }
-        while !server.is_idle() {
-            let image = |ticket, rows: &mut DeviceSlice<Work, f32>| {
-                let (_, _, set) = asked.iter().find(|(of, ..)| *of == ticket).expect("it was submitted");
-                encoder.encode(&*stream.upload_blocking(&set.tokens)?, &*stream.upload_blocking(&set.position)?, rows)
-            };
-            server.step(image).map_err(|e| e.to_string())?;
-        }
+        let answers = model.answers(&sets, &question, room).map_err(|e| e.to_string())?;
         let mut lines = Vec::new();
-        while let Some((ticket, answer)) = server.finished() {
-            let &(_, index, _) = asked.iter().find(|(of, ..)| *of == ticket).expect("it was submitted");
-            let answer = answer.map_err(|e| format!("{}: {e}", name(index)))?;
+        for (&index, answer) in chunk.inputs.iter().zip(answers) {
             lines.push((
                 index,
                 match answer.last() {

@@ -5,10 +5,12 @@
 use std::fs;
 use std::path::Path;
 
+use image::RgbImage;
 use serde_json::{Map, Value, json};
 
+use crate::questions::questions;
 use crate::support::bars::{SMALL, data};
-use crate::support::{Bench, Run, thalweg};
+use crate::support::{Bench, Run, png, thalweg};
 
 /// A change of a file: of the extents of a tensor, which has no data then, or of a value of the
 /// metadata.
@@ -66,7 +68,8 @@ fn headers_that_lie_are_errors() {
     };
     params["budget"] = u64::MAX.into();
     let budget = params.clone();
-    params["patch"] = 0.into();
+    let mut broken = params.clone();
+    broken["patch"] = 0.into();
     let no_columns = "and not [rows, ";
     for (wrong, words) in [
         (Empty("head.weight", json!([1u64 << 38, 0])), no_columns),
@@ -78,7 +81,7 @@ fn headers_that_lie_are_errors() {
         (Metadata("heads", "18446744073709551615".into()), "heads must divide a row"),
         (Metadata("eps", "inf".into()), "eps inf"),
         (Metadata("thalweg.classes", "[]".into()), "the weights are not those of a model with the classes []"),
-        (Metadata("thalweg.tokens", params), "patch is 0"),
+        (Metadata("thalweg.tokens", broken), "patch is 0"),
     ] {
         change(&out, &other, &wrong);
         predict().expect(1, &[words]);
@@ -87,6 +90,25 @@ fn headers_that_lie_are_errors() {
     // does no harm.
     change(&out, &other, &Metadata("thalweg.tokens", budget));
     predict().expect(0, &[]);
+    let answering = bench.folder.path().join("a.safetensors");
+    let asked = questions(&bench, "asked", 1, 0);
+    Run::of(thalweg().arg("train").arg(asked).args(SMALL).args(["--epochs", "1", "--out"]).arg(&answering))
+        .expect(0, &[]);
+    // 16 images are asked at once. The one behind them is larger.
+    let mut images = vec![image.clone(); 16];
+    images.push(bench.file("large.png", png(RgbImage::new(96, 96))));
+    for images in [&images[..1], &images] {
+        let said = [1 << 20, u64::MAX].map(|budget| {
+            params["budget"] = budget.into();
+            change(&answering, &other, &Metadata("thalweg.tokens", params.clone()));
+            Run::of(thalweg().arg("ask").arg(&other).args(images).args(["--question", "which way?"]))
+        });
+        // A model that has hardly learned may say nothing whole.
+        let [lines, failures] = [said[0].out.lines().count(), said[0].err.matches("no whole answer fits").count()];
+        assert_eq!(lines + failures, images.len(), "{said:#?}");
+        let [a, b] = said.each_ref().map(|run| (run.code, &run.out, &run.err));
+        assert_eq!(a, b);
+    }
 
     let [saved, checkpoint] = [&out, &other].map(|path| path.with_extension("checkpoint.safetensors"));
     let epoch = |epoch: u32| json!({"epoch": epoch, "loss": 1.0, "val_loss": 1.0, "val_accuracy": 0.5, "images_per_second": 1.0});

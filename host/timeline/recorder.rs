@@ -318,6 +318,7 @@ impl Recorder {
     /// Puts the work of a stream that nobody wraps on its track.
     fn log_of(&self, state: &mut State, stream: Untyped, track: u32) {
         if self.all_work
+            && stream.device() == self.device()
             && let Some(number) = number_in_log(stream)
         {
             state.tracks.logged(number, track);

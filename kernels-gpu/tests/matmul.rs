@@ -416,7 +416,12 @@ fn the_number_of_rows_does_not_change_the_bits_of_a_row() {
         check::<_, f16>(s);
         check::<_, bf16>(s);
     });
-    Device::checked_cpu().unwrap().per_thread(|s| check::<_, bf16>(s)).unwrap();
+    Device::checked_cpu()
+        .unwrap()
+        .per_thread(|s| {
+            check::<_, bf16>(s);
+        })
+        .unwrap();
 }
 
 /// Multiplies a matrix by its transpose.

@@ -14,7 +14,7 @@
 //!
 //! `--files` takes the JPEG files of a folder. On a GPU the encoder is as large as ViT-B, and the
 //! decoder has four blocks. The weights are random. The texts are compared before anything is
-//! timed.
+//! timed. `--timeline FILE.svg --all-work` also says where the time of a token goes.
 
 mod support;
 
@@ -57,7 +57,7 @@ impl Work {
             .with_count(self.count)
             .with_seed(n as u64)
             .with_stop(vec![]);
-        if n % 2 == 0 { request } else { request.with_temperature(0.8).with_top_p(0.95) }
+        if n.is_multiple_of(2) { request } else { request.with_temperature(0.8).with_top_p(0.95) }
     }
 
     fn server<S: LiveBrand>(&self, s: &Stream<S>, texts: usize) -> Result<TextServer<S, bf16>> {
@@ -205,6 +205,8 @@ fn main() -> Result<()> {
         ("--slots N", "the texts that are written at once"),
         support::RUNS,
         ("--files FOLDER", "take the JPEG files of this folder"),
+        support::TIMELINE,
+        support::ALL_WORK,
     ];
     let args = support::Arguments::parse("Writes many texts at once about photographs.", &options);
     let gpu: Device = support::device()?;
@@ -250,5 +252,12 @@ fn main() -> Result<()> {
         String::new(),
     );
     println!("a token of {texts} texts takes {:.1} us{share}", time.as_secs_f64() * 1e6);
+    let timeline = args.timeline(gpu)?;
+    if timeline.is_enabled() {
+        token(&work, &mut many, texts)?;
+        let trace = timeline.finish()?;
+        args.save(&trace)?;
+        println!("{}", trace.by_label());
+    }
     Ok(())
 }

@@ -336,14 +336,14 @@ impl<S> Parts<'_, S> {
         if let Some(patches) = self.patches {
             let n = patches.entropy.len();
             for (name, len, wanted) in [
-                ("features", patches.features.len(), 13 * n),
+                ("features", patches.features.len(), FEATURES * n),
                 ("salience", patches.salience.len(), n),
                 ("cu_patches", patches.cu_patches.len(), b + 1),
                 ("cu_seqlens", patches.cu_seqlens.len(), patches.patch_id.len() + 1),
                 ("query", patches.query.len(), query_dim * b),
             ] {
                 if len != wanted {
-                    return wrong(format!("`{name}` has {len} numbers, and not {wanted}"));
+                    return wrong(format!("`{name}` of the patches has {len} numbers, and not {wanted}"));
                 }
             }
             if n < b || patches.patch_id.is_empty() {

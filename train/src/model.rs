@@ -166,7 +166,7 @@ pub(crate) struct Pass<E: Precision> {
     pub(crate) loss: DeviceBuffer<f32>,
     /// The class or the id with the largest logit of each row of them.
     pub(crate) best: DeviceBuffer<i32>,
-    /// The most rows and sequences there is room for.
+    /// The largest extent of a batch for which there is room.
     #[resource(plain)]
     room: Extent,
     #[resource(plain)]

@@ -33,11 +33,11 @@ pub(crate) fn config() -> VisionLanguageConfig {
 /// Images with questions and answers. The lengths of all differ.
 pub(crate) struct Sample {
     pub(crate) tokens: Vec<f32>,
-    position: Vec<f32>,
+    pub(crate) position: Vec<f32>,
     pub(crate) cu_seqlens: Vec<i32>,
-    ids: Vec<i32>,
-    text_cu_seqlens: Vec<i32>,
-    question: Vec<i32>,
+    pub(crate) ids: Vec<i32>,
+    pub(crate) text_cu_seqlens: Vec<i32>,
+    pub(crate) question: Vec<i32>,
 }
 
 impl Sample {

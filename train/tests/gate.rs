@@ -9,8 +9,8 @@ use thalweg::{AnyStream, Device, LiveBrand, Size, Stream, Timeline, stream_tags}
 use thalweg_collective::{BucketSizes, WorldOptions, ranks};
 use thalweg_train::overlap::{DataParallel, micro_batches};
 use thalweg_train::{
-    AdamW, Error, GateConfig, Gated, Half, Patches, Precision, Result, TextBatch, TokenBatch, TokenTransformer,
-    TokenTransformerConfig,
+    AdamW, DeviceBatch, DevicePatches, DeviceTextBatch, Error, GateConfig, Gated, Half, Patches, Precision, Result,
+    TextBatch, TokenBatch, TokenTransformer, TokenTransformerConfig,
 };
 use thalweg_vision::{Head, Image, PLANES, Pipeline, Query, TokenParams};
 
@@ -455,5 +455,75 @@ fn patches_that_do_not_fit_are_refused() {
         assert!(matches!(found, Err(Error::Batch(_))), "no gate: {found:?}");
         let config = base_config().with_gate(Some(GateConfig::default().with_query_dim(0)));
         assert!(matches!(TokenTransformer::<_, f32>::new(s, config, 1), Err(Error::Config(_))));
+    });
+}
+
+/// A classifier with a gate learns from a batch on the device what it learns from one of the host.
+/// What does not fit is refused, and changes nothing.
+#[test]
+fn patches_on_the_device_are_those_of_the_host_or_refused() {
+    on_each_device(|s| {
+        let (sample, owned) = asked(3, 2);
+        let config = TokenTransformerConfig::default().with_input_dim(1).with_embed_dim(16).with_num_heads(2);
+        let config = config.with_depth(0).with_num_classes(2).with_gate(gate(true));
+        let model = || TokenTransformer::<_, f32>::new(s, config, 2).unwrap();
+        let (mut by_host, mut by_device) = (model(), model());
+        let floats = |values: &[f32]| s.upload_blocking(values).unwrap();
+        let words = |values: &[i32]| s.upload_blocking(values).unwrap();
+        let (tokens, position) = (&floats(&sample.tokens), &floats(&sample.position));
+        let (ends, labels) = (&words(&sample.cu_seqlens), &words(&sample.labels));
+        // Each of the six patches is selected, and has one token.
+        let (starts, ids) = (&words(&[0, 1, 2, 3, 4, 5, 6]), &words(&owned.patch));
+        let (features, query, cu_patches) =
+            (&floats(&owned.features), &floats(&owned.query), &words(&owned.cu_patches));
+        let (entropy, salience) = (&floats(&owned.entropy), &floats(&owned.salience));
+        let batch = || DeviceBatch { tokens, position, cu_seqlens: ends, labels, padded: false };
+        let patches =
+            || DevicePatches { features, entropy, salience, cu_patches, cu_seqlens: starts, patch_id: ids, query };
+        for _ in 0..3 {
+            by_host.step(&Gated { batch: sample.batch(), patches: owned.patches() }).unwrap();
+            by_device.step_on(&Gated { batch: batch(), patches: patches() }).unwrap();
+        }
+        let learned = bits(&by_device.tensors().unwrap());
+        assert_eq!(learned, bits(&by_host.tensors().unwrap()));
+
+        let (few, none) = (floats(&[0.5; 2]), words(&[]));
+        for (wrong, name) in [
+            (DevicePatches { features: query, ..patches() }, "features"),
+            (DevicePatches { salience: &few, ..patches() }, "salience"),
+            (DevicePatches { entropy: &few, ..patches() }, "entropy"),
+            (DevicePatches { cu_patches: starts, ..patches() }, "an image more"),
+            (DevicePatches { cu_seqlens: ids, ..patches() }, "a selected patch less"),
+            (DevicePatches { query: features, ..patches() }, "query"),
+            (DevicePatches { cu_seqlens: &words(&[0]), patch_id: &none, ..patches() }, "no patch selected"),
+        ] {
+            let found = by_device.step_on(&Gated { batch: batch(), patches: wrong });
+            assert!(matches!(found, Err(Error::Batch(_))), "{name}: {found:?}");
+        }
+        let bare = by_device.step_on(&batch());
+        assert!(matches!(bare, Err(Error::Batch(_))), "no patches: {bare:?}");
+        assert_eq!(bits(&by_device.tensors().unwrap()), learned);
+
+        let mut answers = TokenTransformer::<_, f32>::answering(s, answering(), 1).unwrap();
+        let texts = Texts::new(2, 5);
+        let (tokens, position, cu_seqlens) =
+            (&floats(&texts.tokens), &floats(&texts.position), &words(&texts.cu_seqlens));
+        let (ids, text_cu_seqlens) = (&words(&texts.ids), &words(&texts.text_cu_seqlens));
+        let question = &words(&texts.question);
+        let count = texts.batch().answers();
+        let batch = |answers| {
+            let (padded, text_cu_seqlens) = (false, text_cu_seqlens);
+            DeviceTextBatch { tokens, position, cu_seqlens, ids, text_cu_seqlens, question, answers, padded }
+        };
+        answers.step_on(&batch(count)).unwrap();
+        for (wrong, name) in [
+            (batch(1), "fewer answers than images"),
+            (batch(texts.ids.len()), "no ids of questions"),
+            (DeviceTextBatch { question: text_cu_seqlens, ..batch(count) }, "a question more"),
+            (DeviceTextBatch { text_cu_seqlens: question, ..batch(count) }, "a text less"),
+        ] {
+            let found = answers.step_on(&wrong);
+            assert!(matches!(found, Err(Error::Batch(_))), "{name}: {found:?}");
+        }
     });
 }

@@ -754,7 +754,6 @@ fn norms_of_every_width_agree() {
     }
 }
 
-/// More numbers than all blocks of the sum load in one turn.
 #[test]
 fn attention_to_pages_agrees() {
     for (heads, size, lengths) in [(1, 64, [530, 3, 16]), (3, 5, [17, 40, 33]), (2, 32, [2, 2, 130])] {
@@ -770,6 +769,7 @@ fn drawn_ids_have_their_probabilities() {
     }
 }
 
+/// More numbers than all blocks of the sum load in one turn.
 #[test]
 fn the_norm_of_many_numbers() {
     let numbers = Random(3).numbers(1024 * 2048 + 3000);

@@ -12,6 +12,8 @@ use thalweg_train::{
 use crate::support::Random;
 
 const PLACES: usize = 20;
+/// The seed of a request whose image is no number.
+const NO_NUMBER: u64 = u64::MAX;
 
 fn model([heads, size]: [usize; 2]) -> (VisionLanguageConfig, Tensors) {
     let config = VisionLanguageConfig::default()
@@ -56,6 +58,45 @@ fn write_image<S: LiveBrand>(s: &Stream<S>, image: &[f32], to: &mut DeviceSlice<
     Ok(s.copy_to_device(&host, to)?)
 }
 
+fn number(tickets: &[TextTicket], ticket: TextTicket) -> usize {
+    tickets.iter().position(|of| *of == ticket).unwrap()
+}
+
+/// Serves requests, all at once. The image of each has rows of a number that its seed gives.
+/// `before` is called before each step, with the number of the step. Returns the texts, and the
+/// number of steps for which there was no page-locked memory.
+fn serve_all<S: LiveBrand, E: Precision>(
+    server: &mut TextServer<S, E>,
+    requests: &[TextRequest],
+    mut before: impl FnMut(usize, &TextServer<S, E>),
+) -> (Vec<Vec<i32>>, usize) {
+    let (s, pages) = (server.stream(), server.free_pages());
+    let tickets: Vec<_> = requests.iter().map(|request| server.submit(request.clone()).unwrap()).collect();
+    let mut texts = vec![None; requests.len()];
+    let (mut steps, mut failed, mut newest) = (0, 0, None);
+    while !server.is_idle() {
+        assert!(steps < 1000, "the texts do not end: {texts:?}");
+        before(steps, server);
+        let image = |seed: u64| if seed == NO_NUMBER { f32::NAN } else { (seed % 7) as f32 - 2.5 };
+        let stepped = server.step(|ticket, to| {
+            assert!(newest.replace(ticket) <= Some(ticket), "requests join in their order");
+            Ok(s.fill(to, image(requests[number(&tickets, ticket)].seed))?)
+        });
+        match stepped {
+            Err(Error::Device(thalweg::Error::PinnedBudget { .. })) => failed += 1,
+            stepped => stepped.unwrap(),
+        }
+        while let Some((ticket, text)) = server.finished() {
+            assert!(texts[number(&tickets, ticket)].replace(text.unwrap()).is_none());
+        }
+        let ended = texts.iter().flatten().count();
+        assert_eq!(server.waiting() + server.running() + ended, requests.len(), "no request is lost");
+        steps += 1;
+    }
+    assert_eq!(server.free_pages(), pages, "all pages are free again");
+    (texts.into_iter().map(Option::unwrap).collect(), failed)
+}
+
 /// Serves requests as a random schedule submits and cancels them. Returns the texts of those that
 /// were not canceled.
 fn serve<S: LiveBrand, E: Precision>(
@@ -67,7 +108,7 @@ fn serve<S: LiveBrand, E: Precision>(
     let (s, pages) = (server.stream(), server.free_pages());
     let mut tickets: Vec<TextTicket> = Vec::new();
     let mut texts: Vec<Option<Vec<i32>>> = all.iter().map(|_| None).collect();
-    let mut most = 0;
+    let (mut most, mut canceled) = (0, Vec::new());
     while tickets.len() < all.len() || !server.is_idle() {
         if at_once > 1 || server.is_idle() {
             for _ in 0..schedule.below(at_once + 1) {
@@ -76,16 +117,21 @@ fn serve<S: LiveBrand, E: Precision>(
                 }
             }
             if at_once > 1 && !tickets.is_empty() && schedule.below(8) == 0 {
-                server.cancel(tickets[schedule.below(tickets.len())]).unwrap();
+                let ticket = tickets[schedule.below(tickets.len())];
+                let goes_on = texts[number(&tickets, ticket)].is_none() && !canceled.contains(&ticket);
+                assert_eq!(server.cancel(ticket).unwrap(), goes_on);
+                assert!(!server.cancel(ticket).unwrap(), "it has ended");
+                canceled.extend(goes_on.then_some(ticket));
             }
         }
-        let number = |ticket| tickets.iter().position(|of| *of == ticket).unwrap();
-        server.step(|ticket, to| write_image(&s, &all[number(ticket)].image, to)).unwrap();
+        server.step(|ticket, to| write_image(&s, &all[number(&tickets, ticket)].image, to)).unwrap();
         most = most.max(server.running());
         while let Some((ticket, text)) = server.finished() {
-            assert!(texts[number(ticket)].replace(text.unwrap()).is_none());
+            assert!(!canceled.contains(&ticket), "a canceled request has no text");
+            assert!(texts[number(&tickets, ticket)].replace(text.unwrap()).is_none());
         }
     }
+    assert_eq!(texts.iter().flatten().count() + canceled.len(), all.len(), "each of the others has its text");
     assert_eq!(server.free_pages(), pages, "all pages are free again");
     assert_eq!(most > 1, at_once > 1, "{most} texts at once");
     texts
@@ -101,6 +147,7 @@ fn texts_are_those_of_each_alone<E: Precision>(shape: [usize; 2]) {
             for (asked, text) in all.iter().zip(&alone) {
                 let (text, count) = (text.as_ref().unwrap(), asked.request.count);
                 assert!(text.len() == count || text.len() < count && text.ends_with(&[0]), "{text:?} of {count}");
+                assert!(!text[..text.len() - 1].contains(&0), "{text:?}: a text ends at the first 0");
             }
             assert!(alone.iter().any(|text| *text != alone[0]));
             for seed in 1..4 {
@@ -226,7 +273,11 @@ fn a_broken_request_is_its_own_error() {
         assert!(error.as_ref().unwrap_err().to_string().contains("a broken image"));
         assert!(empty.as_ref().unwrap().is_empty());
         assert_eq!((text.as_ref().unwrap().len(), text.as_ref().unwrap()), (6, same.as_ref().unwrap()));
-        for options in [options().with_texts(0), options().with_texts(129), options().with_pages(0)] {
+        let rows = |rows| options().with_image_rows(rows);
+        for options in [options().with_texts(0), options().with_texts(129), options().with_pages(0), rows(0)] {
+            assert!(matches!(TextServer::<_, f32>::from_tensors(s, &file, options), Err(Error::Config(_))));
+        }
+        for options in [rows(usize::MAX), rows(i32::MAX as usize + 1 - PLACES)] {
             assert!(matches!(TextServer::<_, f32>::from_tensors(s, &file, options), Err(Error::Config(_))));
         }
     });
@@ -260,4 +311,121 @@ fn a_full_cache_makes_requests_wait_in_their_order() {
         let texts: Vec<_> = std::iter::from_fn(|| server.finished()).map(|(_, text)| text.unwrap().len()).collect();
         assert_eq!((texts.len(), texts.iter().sum::<usize>()), (5, 26));
     });
+}
+
+/// More texts than the fewest rows of a token: they are written 64 rows at a time, then 32 and 16.
+fn forty_texts_at_once<E: Precision>() {
+    let (_, file) = model([1, 16]);
+    let request = |n: u64| {
+        let request = TextRequest::default().with_rows(1 + n as usize % 3).with_prompt(vec![n as i32 % 30]);
+        // Those of the last slots end first, but for one of them.
+        request
+            .with_count(if n == 20 { 8 } else { 10 - n as usize / 4 })
+            .with_temperature(1.0)
+            .with_seed(n)
+            .with_stop(vec![])
+    };
+    let requests: Vec<_> = (0..40).map(request).collect();
+    everywhere(|device| {
+        AnyStream::new(device).unwrap().enter(|s| {
+            let options = options().with_texts(40).with_pages(40);
+            let mut server = TextServer::<_, E>::from_tensors(s, &file, options).unwrap();
+            let mut counts = Vec::new();
+            let (texts, _) = serve_all(&mut server, &requests, |_, server| counts.push(server.running()));
+            for wanted in [17..=32, 1..=16] {
+                assert!(counts.iter().any(|count| wanted.contains(count)), "{counts:?}");
+            }
+            assert_eq!(counts.iter().max(), Some(&40));
+            for (n, text) in texts.iter().enumerate() {
+                let (alone, _) = serve_all(&mut server, &requests[n..=n], |_, _| ());
+                assert_eq!(*text, alone[0], "{device}: text {n}");
+            }
+        });
+    });
+}
+
+#[test]
+fn forty_texts_in_f32_are_those_of_each_alone() {
+    forty_texts_at_once::<f32>();
+}
+
+#[test]
+fn forty_texts_in_bf16_are_those_of_each_alone() {
+    forty_texts_at_once::<bf16>();
+}
+
+#[test]
+fn a_request_says_how_its_text_is_drawn_and_ends() {
+    let (_, file) = model([2, 8]);
+    let greedy = TextRequest::default().with_rows(2).with_prompt(vec![7]).with_count(15).with_stop(vec![]);
+    let drawn = greedy.clone().with_temperature(1.5);
+    everywhere(|device| {
+        AnyStream::new(device).unwrap().enter(|s| {
+            let mut server = TextServer::<_, f32>::from_tensors(s, &file, options()).unwrap();
+            // Seeds 7 apart have the same image.
+            let requests = [
+                greedy.clone(),
+                drawn.clone().with_top_p(0.0).with_seed(7),
+                drawn.clone().with_seed(7),
+                drawn.clone().with_seed(14),
+                drawn.clone().with_seed(7 + (7 << 32)),
+            ];
+            let (texts, _) = serve_all(&mut server, &requests, |_, _| ());
+            assert_eq!(texts[0], texts[1], "{device}: the most probable ids");
+            let mut different = texts[1..].to_vec();
+            different.sort();
+            different.dedup();
+            assert_eq!(different.len(), 4, "{device}: {texts:?}");
+            for text in &texts {
+                assert_eq!(text.len(), 15);
+            }
+            // An id that comes late ends the text there.
+            let text = &texts[2];
+            let first = |id: &i32| text.iter().position(|of| of == id).unwrap();
+            let stop = text.iter().copied().filter(|&id| id != 0).max_by_key(|id| first(id)).unwrap();
+            let (cut, _) = serve_all(&mut server, &[drawn.clone().with_seed(7).with_stop(vec![-1, stop])], |_, _| ());
+            assert!(cut[0] == text[..=first(&stop)] && first(&stop) > 0, "{device}: {cut:?} of {text:?}");
+            // An image that is no number gives ids that are some.
+            let broken = [greedy.clone().with_seed(NO_NUMBER), drawn.clone().with_seed(NO_NUMBER)];
+            for id in serve_all(&mut server, &broken, |_, _| ()).0.iter().flatten() {
+                assert!((0..30).contains(id), "{device}: {id}");
+            }
+        });
+    });
+}
+
+/// A step that has no page-locked memory fails, and those behind it go on as if nothing had
+/// happened.
+#[test]
+fn steps_without_memory_lose_nothing() {
+    let (_, file) = model([1, 8]);
+    let device = Device::new_cpu().unwrap();
+    let request = |n: u64| {
+        let request = TextRequest::default().with_rows(20).with_prompt(vec![n as i32]).with_count(3 + n as usize);
+        request.with_temperature(1.0).with_seed(n).with_stop(vec![])
+    };
+    let requests: Vec<_> = (0..8).map(request).collect();
+    AnyStream::new(device).unwrap().enter(|s| {
+        let mut server = TextServer::<_, f32>::from_tensors(s, &file, options().with_pages(8)).unwrap();
+        let (texts, failed) = serve_all(&mut server, &requests, |_, _| ());
+        assert_eq!(failed, 0);
+        // A buffer has a page of 4096 bytes, so each limit lets another one fail.
+        let mut failures = [0; 4];
+        for limits in 1..=failures.len() {
+            let limit = |step: usize, _: &_| {
+                device.limit_pinned((step % (limits + 1) < limits).then_some(4096 * (step % (limits + 1))));
+            };
+            let (limited, failed) = serve_all(&mut server, &requests, limit);
+            assert_eq!(limited, texts);
+            failures[limits - 1] = failed;
+        }
+        assert!(failures.iter().all(|&failed| failed >= 10), "{failures:?}");
+    });
+}
+
+#[test]
+fn a_page_of_a_model_without_heads_has_no_bytes() {
+    let (config, _) = model([3, 5]);
+    assert_eq!(TextServerOptions::page_bytes::<bf16>(&config), 2 * 2 * 16 * 3 * 8 * 2);
+    assert_eq!(TextServerOptions::page_bytes::<bf16>(&config.with_text_num_heads(0)), 0);
 }

@@ -308,14 +308,14 @@ mod file {
         ///
         /// # Errors
         /// [`Error::Tensor`](crate::Error::Tensor) if a tensor is missing, has another shape or
-        /// type, or a number that is not finite. [`thalweg::Error::Parameter`] if this is not a
-        /// safetensors file.
+        /// type, or a number that is not finite, or if `tensions` is another word.
+        /// [`thalweg::Error::Parameter`] if this is not a safetensors file.
         pub fn from_safetensors(bytes: &[u8]) -> Result<Self> {
             let file = open("weights", bytes)?;
             let hidden = layer(&file, HEAD[0], HIDDEN, PLANES)?;
             let bias = vector(&file, HEAD[1][1])?;
             let projection = layer(&file, HEAD[1], bias.len(), HIDDEN)?;
-            let head = Self::new(borrow(&hidden), borrow(&projection))?.with_tensions(tensions(bytes));
+            let head = Self::new(borrow(&hidden), borrow(&projection))?.with_tensions(tensions(bytes)?);
             let names = file.names();
             if !PREDICTOR.as_flattened().iter().any(|name| names.contains(name)) {
                 return Ok(head);
@@ -350,10 +350,14 @@ mod file {
     }
 
     /// Returns whether the metadata says that the balancer weighs by tensions.
-    fn tensions(bytes: &[u8]) -> bool {
+    fn tensions(bytes: &[u8]) -> Result<bool> {
         let header = SafeTensors::read_metadata(bytes).ok();
         let value = header.and_then(|(_, header)| header.metadata().as_ref()?.get("tensions").cloned());
-        value.is_some_and(|value| value == "true")
+        match value.as_deref() {
+            Some("true") => Ok(true),
+            None | Some("false") => Ok(false),
+            Some(other) => refuse("tensions", other.to_owned(), "true or false"),
+        }
     }
 
     fn borrow([weight, bias]: &[Vec<f32>; 2]) -> Layer<'_> {

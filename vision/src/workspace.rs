@@ -334,8 +334,7 @@ impl<S: LiveBrand> WorkspaceOn<S> {
     /// The query has another dimension than the head, the pipeline has no query, or a head of
     /// another form ([`Error::Parameter`](thalweg::Error::Parameter)), or the device has failed.
     pub fn set_query(&mut self, stream: &Stream<S>, head: &Head, query: &Query) -> crate::Result<()> {
-        let queries = self.plan.constants[2].len() / head.projection(query)?.len();
-        self.set_queries(stream, head, &vec![query.clone(); queries])
+        self.replace_queries(stream, head, std::slice::from_ref(query), true)
     }
 
     /// Changes the queries for the batches that are enqueued from now on: one for each image of a
@@ -361,6 +360,21 @@ impl<S: LiveBrand> WorkspaceOn<S> {
     /// # Errors
     /// As for [`set_query`](Self::set_query), or there are more or fewer queries.
     pub fn set_queries(&mut self, stream: &Stream<S>, head: &Head, queries: &[Query]) -> crate::Result<()> {
+        self.replace_queries(stream, head, queries, false)
+    }
+
+    /// Replaces the queries of all images by these, or by one that is `repeated` for each.
+    fn replace_queries(
+        &mut self,
+        stream: &Stream<S>,
+        head: &Head,
+        queries: &[Query],
+        repeated: bool,
+    ) -> crate::Result<()> {
+        if !self.plan.coupled {
+            let (given, expected) = ("one".into(), "none: the pipeline was made without a query".into());
+            return Err(Error::Parameter { name: "query", given, expected }.into());
+        }
         let [.., weights, predictor] = &self.plan.constants;
         // A pipeline whose weights of the scores are fixed does not use the balancer of its head.
         let tensions = if self.plan.balanced { head.has_tensions() } else { self.plan.tensions };
@@ -374,6 +388,11 @@ impl<S: LiveBrand> WorkspaceOn<S> {
             coupling.extend(head.projection(query)?);
             if self.plan.balanced {
                 balances.extend(head.balancer_weights(query)?.unwrap_or_default());
+            }
+        }
+        if repeated {
+            for (numbers, len) in [(&mut coupling, weights.len()), (&mut balances, predictor.len())] {
+                *numbers = numbers.repeat(len / numbers.len().max(1));
             }
         }
         if coupling.len() != weights.len() || balances.len() != predictor.len() {

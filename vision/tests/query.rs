@@ -803,6 +803,24 @@ fn a_weight_for_a_query_that_is_not_there_is_refused() {
     }
 }
 
+/// Nobody's query is left out without a word.
+#[test]
+fn a_pipeline_without_a_query_takes_none_later() {
+    let (head, query) = Weights::random(8, 0.0, 5).build(false);
+    on_each_device(|stream| {
+        let pipeline = Pipeline::new(stream.device(), TokenParams::default()).unwrap();
+        let mut workspace = pipeline.workspace(stream, &[thalweg::Size::new(64, 64)]).unwrap();
+        for found in [
+            workspace.set_query(stream, &head, &query),
+            workspace.set_queries(stream, &head, &[]),
+            workspace.set_queries(stream, &head, std::slice::from_ref(&query)),
+        ] {
+            let error = found.unwrap_err().to_string();
+            assert!(error.contains("the pipeline was made without a query"), "{error}");
+        }
+    });
+}
+
 #[test]
 fn refused_launches_say_why() {
     on_each_device(|stream| {
@@ -827,7 +845,7 @@ fn refused_launches_say_why() {
             (couple(0, 8, coupling.slice(..3400).unwrap()), "(1..=268435456).contains(&patches)"),
             (couple(4, 13, coupling.slice(..3400).unwrap()), "edge < 13"),
             (couple(5, 8, coupling.slice(..3400).unwrap()), "features.len() == 13 * patches"),
-            (couple(4, 8, &coupling), "coupling.len() == 3400"),
+            (couple(4, 8, &coupling), "coupling.len() == 3400 * queries"),
             (couple(4, 8, coupling.slice(1..).unwrap()), "coupling.is_aligned(16)"),
         ] {
             let message = message(result);

@@ -80,9 +80,14 @@ fn ci() -> Result<(), String> {
     let mut result = each(first, &mut rows, None);
     if result.is_ok() {
         let mut other = Beside::start(&beside)?;
-        result = each(own, &mut rows, Some(&mut other)).and(other.end());
+        result = each(own, &mut rows, Some(&mut other));
+        if let Err(error) = &result {
+            eprintln!("error: {error}\nwaiting for the steps beside it, which print to {}", other.output.display());
+        }
+        result = result.and(other.end());
     }
-    print(&rows, start.elapsed());
+    // Of those beside the others, this process knows their time alone.
+    print(&rows, start.elapsed(), beside.iter().map(|step| f64::from(step.budget)).sum());
     result
 }
 
@@ -111,7 +116,8 @@ impl Beside {
     /// Waits for the end, and prints what the process printed.
     fn end(mut self) -> Result<(), String> {
         let status = self.process.wait().map_err(|error| error.to_string())?;
-        println!("\n== beside the steps above\n{}", fs::read_to_string(&self.output).unwrap_or_default());
+        let printed = fs::read(&self.output).map_err(|error| format!("{}: {error}", self.output.display()))?;
+        println!("\n== beside the steps above\n{}", String::from_utf8_lossy(&printed));
         if status.success() { Ok(()) } else { Err(format!("the steps beside the others ended with {status}")) }
     }
 }
@@ -135,7 +141,7 @@ struct Row {
 fn run<'a>(steps: impl Iterator<Item = &'a Step>) -> Result<(), String> {
     let (start, mut rows) = (Instant::now(), Vec::new());
     let result = each(&steps.collect::<Vec<_>>(), &mut rows, None);
-    print(&rows, start.elapsed());
+    print(&rows, start.elapsed(), 0.0);
     result
 }
 
@@ -155,7 +161,8 @@ fn each(steps: &[&Step], rows: &mut Vec<Row>, mut other: Option<&mut Beside>) ->
     Ok(())
 }
 
-fn print(rows: &[Row], wall: Duration) {
+/// Prints what each step took, and what all took, also those `beside` with this budget.
+fn print(rows: &[Row], wall: Duration, beside: f64) {
     println!("\n{:<16} {:>8} {:>10} {:>10} {:>7}", "step", "seconds", "CPU", "budget", "tests");
     let line = |name: &str, wall: f64, usage: &Usage, budget: f64| {
         let cpu = usage.cpu.map_or("unknown".into(), |cpu| format!("{cpu:.0}"));
@@ -166,7 +173,7 @@ fn print(rows: &[Row], wall: Duration) {
         line(row.name, row.wall, &row.usage, row.budget);
     }
     let total = Usage::now();
-    line("all", wall.as_secs_f64(), &total, rows.iter().map(|row| row.budget).sum());
+    line("all", wall.as_secs_f64(), &total, beside + rows.iter().map(|row| row.budget).sum::<f64>());
     if total.passed > 0 {
         // What a reader of CI's output looks for.
         println!("\n{} passed, 0 failed", total.passed);

@@ -235,8 +235,8 @@ fn none_mut<'a, S, T: Element>() -> &'a mut DeviceSlice<S, T> {
 /// need compute capability 8.0 for the fast kernels. On 9.0 there are faster ones, if the rows of
 /// C, of the residual and the bias also start at multiples of 16 bytes, N is a multiple of 8, and
 /// not both a residual and the old C are added. At most 128 rows of operands of 16 bits have
-/// kernels of their own if B is transposed; the bits of a row do not depend on how many there are,
-/// from 9 on.
+/// kernels of their own if B is transposed and both operands are in aligned pieces of 16 bytes.
+/// From 9 rows on, the bits of a row do not depend on how many there are.
 ///
 /// The order of the additions depends only on the shapes, strides and alignments, so the same
 /// product has the same bits each time on the same device.

@@ -89,10 +89,11 @@ pub struct AppendRows<'a, S, E> {
     pub owners: &'a DeviceSlice<S, i32>,
     /// Queries, keys and values of the new rows, [sequences, new rows, 3, heads, size].
     pub qkv: &'a DeviceSlice<S, E>,
-    /// The keys of the cache. Keys and values are [pages, [`PAGE`](super::PAGE), heads, size], with
-    /// the size rounded up to a multiple of four.
+    /// The keys of the cache, [pages, heads, size / 4, [`PAGE`](super::PAGE), 4], with the size
+    /// rounded up to a multiple of four.
     pub keys: &'a mut DeviceSlice<S, E>,
-    /// The values of the cache.
+    /// The values of the cache, [pages, [`PAGE`](super::PAGE), heads, size], with the size rounded
+    /// up as well.
     pub values: &'a mut DeviceSlice<S, E>,
 }
 

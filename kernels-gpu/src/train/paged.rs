@@ -18,8 +18,8 @@
 //!   nothing is to be written. So two sequences cannot write the same place, whatever the table
 //!   says.
 //! - **Sampling adds integers**, so that the order does not matter: 2^28 stands for the most
-//!   probable id. It draws an id by the 64 bits that the seed of the text and the place of the
-//!   token give.
+//!   probable id. It draws an id by the upper 32 of the 64 bits that the seed of the text and the
+//!   place of the token give.
 //!
 //! `table`, `owners` and the state may hold anything: what is outside the buffers counts as zero.
 
@@ -291,7 +291,7 @@ fn weight(t: impl Simt, halvings: f32) -> (u32, u32) {
 /// Returns the part `part / 2^32` of a sum below 2^46.
 #[inline(always)]
 fn share(sum: u64, part: u32) -> u64 {
-    (sum >> 32) * u64::from(part) + ((sum & 0xffff_ffff) * u64::from(part) >> 32)
+    (sum >> 32) * u64::from(part) + (((sum & 0xffff_ffff) * u64::from(part)) >> 32)
 }
 
 /// Calls `f` with each id of a thread and its logit, in order. Several loads are under way at once.
@@ -476,7 +476,7 @@ kernel! {
         }
         b.each(&best, move |t, best| {
             let (Some(state), Some(next)) = (progress.column(t), next.cell(t)) else { return };
-            let id = best.get(t) as i32;
+            let id = best.get(t).min(ids - 1) as i32;
             next.set(id);
             state.cell::<1>(ID).set(id);
             for (field, by) in [(HAS, 1), (PLACE, 1), (LEFT, -1)] {

@@ -77,8 +77,8 @@ pub fn relevance<S, L: Launch<S> + ?Sized>(
 
 /// Computes the participatory score of all patches of a batch from `features` [N, 13], `entropy`
 /// \[N\] and `projection`, which is a head and a query as [`projection`](crate::vision::projection)
-/// packs them, or those of a query for each image, one after another. It also computes what [`balance`](crate::vision::balance) and
-/// [`relevance_with_query`] need of the features.
+/// packs them, or those of a query for each image, one after another. It also computes what
+/// [`balance`](crate::vision::balance) and [`relevance_with_query`] need of the features.
 ///
 /// The salience that it writes is the feature [`Salience::edge`], less the foveal bias. The
 /// statistics are, for entropy, salience, participatory score and that feature, the sum, the sum of
@@ -121,8 +121,8 @@ pub fn participatory<S, L: Launch<S> + ?Sized>(
 /// Computes the weights `mix` [B, 3] of entropy, salience and participatory score for each image,
 /// from `summaries` as [`participatory`] leaves them and `balancer_weights`, a balancer and a query
 /// as [`balancer_weights`](crate::vision::balancer_weights) packs them, or those of a query for each
-/// image, one after another: the softmax of what the
-/// balancer says, or with `tensions` the weights of three pairs of scores.
+/// image, one after another. They are the softmax of what the balancer says, or with `tensions` the
+/// weights of three pairs of scores.
 ///
 /// # Errors
 /// A buffer of another length, or what the launch fails with.

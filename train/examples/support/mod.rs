@@ -23,7 +23,7 @@ pub const MEASURED: &[Usage] = &[TIMELINE, ALL_WORK, MEMORY, BATCH, STEPS, SLOTS
 /// The same of those with models whose products cuBLASLt can compute.
 pub const MEASURED_CUBLASLT: &[Usage] = &[TIMELINE, ALL_WORK, MEMORY, BATCH, STEPS, SLOTS, RUNS, CUBLASLT];
 
-const ALL_WORK: Usage = ("--all-work", "put each kernel and copy into the timeline (on a GPU: with CUPTI)");
+pub const ALL_WORK: Usage = ("--all-work", "put each kernel and copy into the timeline (on a GPU: with CUPTI)");
 const MEMORY: Usage = ("--memory FILE.svg", "draw the device memory in use, from the start of the timeline on");
 
 pub const BATCH: Usage = ("--batch N", "the images or sequences of a step; of vlm_pipeline the tokens of a text");

@@ -145,8 +145,8 @@ pub fn texture_prefetch<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
 pub struct AskedPhotographs {
     /// The pixels, as in [`Photographs`].
     pub rgb: DeviceBuffer<u8>,
-    /// The workspace that makes the tokens.
-    /// [`set_queries`](thalweg_vision::WorkspaceOn::set_queries) gives it the queries of the batch.
+    /// The workspace that makes the tokens. [`set_queries`](AskedPhotographsOn::set_queries) gives it
+    /// the queries of the batch.
     pub workspace: Workspace,
     ids: DeviceBuffer<i32>,
     ends: DeviceBuffer<i32>,
@@ -154,9 +154,15 @@ pub struct AskedPhotographs {
     /// The queries as the gate of the model takes them, or nothing if it has none.
     query: DeviceBuffer<f32>,
     cu_patches: DeviceBuffer<i32>,
-    /// The numbers of ids, of those that answer, and of those of all ranks that answer.
+    /// The numbers of ids and of those that answer.
     #[resource(plain)]
-    counts: [usize; 3],
+    counts: [usize; 2],
+    /// The number of ids of all ranks that answer, if it was given.
+    #[resource(plain)]
+    of_all: Option<usize>,
+    /// Whether the gate has its queries.
+    #[resource(plain)]
+    asked: bool,
 }
 
 impl AskedPhotographs {
@@ -189,7 +195,9 @@ impl AskedPhotographs {
             question: stream.alloc(images)?,
             query: stream.alloc(gate.map_or(0, |gate| gate.query_dim * images))?,
             cu_patches,
-            counts: [0; 3],
+            counts: [0; 2],
+            of_all: None,
+            asked: false,
         };
         Ok(stream.record(slot)?)
     }
@@ -198,7 +206,7 @@ impl AskedPhotographs {
 impl<S: LiveBrand> AskedPhotographsOn<S> {
     /// Enqueues the copies of the texts of a batch: `ids`, `text_cu_seqlens` and `question` are
     /// those of a [`TextBatch`]. The host waits for nothing. `answers` is the number of ids that
-    /// answer of all ranks together; without it there is one rank.
+    /// answer of all ranks together; without it each rank has as many as this one.
     ///
     /// # Errors
     /// The texts do not fit one another, the images or the slot, there is no memory, or the device
@@ -218,7 +226,7 @@ impl<S: LiveBrand> AskedPhotographsOn<S> {
         upload(stream, ids, &mut self.ids)?;
         upload(stream, text_cu_seqlens, &mut self.ends)?;
         upload(stream, question, &mut self.question)?;
-        self.counts = [ids.len(), texts.answers(), answers.unwrap_or(texts.answers())];
+        (self.counts, self.of_all) = ([ids.len(), texts.answers()], answers);
         Ok(())
     }
 
@@ -229,15 +237,17 @@ impl<S: LiveBrand> AskedPhotographsOn<S> {
     /// The errors of [`set_queries`](thalweg_vision::WorkspaceOn::set_queries), or the gate takes
     /// queries of another dimension.
     pub fn set_queries(&mut self, stream: &Stream<S>, head: &Head, queries: &[Query]) -> Result<()> {
+        let numbers: Vec<_> = queries.iter().flat_map(Query::numbers).copied().collect();
+        let gated = !self.query.is_empty();
+        if gated && numbers.len() != self.query.len() {
+            let what = format!("queries of {} numbers together, and not {}", numbers.len(), self.query.len());
+            return Err(Error::Batch(what));
+        }
         self.workspace.set_queries(stream, head, queries)?;
-        if !self.query.is_empty() {
-            let numbers: Vec<_> = queries.iter().flat_map(Query::numbers).copied().collect();
-            if numbers.len() != self.query.len() {
-                let what = format!("queries of {} numbers together, and not {}", numbers.len(), self.query.len());
-                return Err(Error::Batch(what));
-            }
+        if gated {
             upload(stream, &numbers, &mut self.query)?;
         }
+        self.asked = true;
         Ok(())
     }
 }
@@ -255,10 +265,12 @@ impl<S: LiveBrand> AskedPhotographsOn<S> {
 ///
 /// If all stages are on one stream, the results are the same, bit for bit. The host waits for
 /// nothing except in the closures, and allocates nothing after the first items if no item has more
-/// ids than those before.
+/// ids, or more that answer, than those before, and there are at most eight pairs of these numbers,
+/// for each of which the model keeps a graph.
 ///
 /// # Errors
-/// The errors of [`texture_prefetch`](fn@texture_prefetch).
+/// The errors of [`texture_prefetch`](fn@texture_prefetch), or a slot of a model with a gate never
+/// had queries.
 ///
 /// ```
 /// use thalweg::{Device, Ring, Size, Timeline, stream_tags};
@@ -328,7 +340,7 @@ pub fn texture_prefetch_texts<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
         .step(upload, Activity::Upload, input)
         .step(textures, Activity::Compute, |s, _, batch| Ok(batch.workspace.enqueue(s, &batch.rgb)?))
         .step(&train, Activity::Compute, |_, n, slot| {
-            let (workspace, [ids, answers, of]) = (&slot.workspace, slot.counts);
+            let (workspace, [ids, answers], of) = (&slot.workspace, slot.counts, slot.of_all);
             let batch = DeviceTextBatch {
                 tokens: numbers(workspace)?,
                 position: workspace.position(),
@@ -340,7 +352,9 @@ pub fn texture_prefetch_texts<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
                 padded: true,
             };
             let loss = if slot.query.is_empty() {
-                model.learn(&batch, Some(of))
+                model.learn(&batch, of)
+            } else if !slot.asked {
+                Err(Error::Batch("the gate has no queries: `set_queries` gives them".into()))
             } else {
                 let patches = DevicePatches {
                     features: workspace.features(),
@@ -351,7 +365,7 @@ pub fn texture_prefetch_texts<U: LiveBrand, A: LiveBrand, B: LiveBrand>(
                     patch_id: workspace.patch_id(),
                     query: &slot.query,
                 };
-                model.learn(&Gated { batch, patches }, Some(of))
+                model.learn(&Gated { batch, patches }, of)
             };
             seen(n, loss?)
         })

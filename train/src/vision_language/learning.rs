@@ -16,7 +16,7 @@ use crate::precision::Precision;
 /// A half of a vision-language model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
-    /// The encoder up to its last norm, without the projector.
+    /// The encoder up to its last norm, without the projector, and the gate in front of it.
     Encoder,
     /// The decoder, with the rows of ids and places.
     Decoder,

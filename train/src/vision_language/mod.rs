@@ -243,6 +243,8 @@ impl<S: LiveBrand, E: Precision> std::fmt::Debug for VisionEncoder<S, E> {
 
 impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
     /// Makes the encoder with the weights of a file (see [`VisionLanguageConfig::from_tensors`]).
+    /// If the model has a gate, its tokens are those of
+    /// [`TokenTransformer::gated`](crate::TokenTransformer::gated).
     ///
     /// # Errors
     /// A tensor is missing or has another shape, or there is no memory.
@@ -357,6 +359,8 @@ impl<S: LiveBrand, E: Precision> std::fmt::Debug for VisionLanguage<S, E> {
 
 impl<S: LiveBrand, E: Precision> VisionLanguage<S, E> {
     /// Makes a model with the weights of a file (see [`VisionLanguageConfig::from_tensors`]).
+    /// If the model has a gate, its tokens are those of
+    /// [`TokenTransformer::gated`](crate::TokenTransformer::gated).
     ///
     /// # Errors
     /// A tensor is missing or has another shape, or there is no memory.

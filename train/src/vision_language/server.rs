@@ -9,9 +9,10 @@
 //!
 //! A request joins by itself: image and prompt go through the blocks as in a `TextDecoder`, and
 //! their keys and values to its pages. A token is one pass over the newest rows of all texts. The
-//! number of rows is rounded up to a power of two, [`LEAST`] at least, so that the same kernels
-//! multiply them whatever their number is; idle rows are left out by the kernels that differ
-//! between texts. So the bits of a text do not depend on what else is written.
+//! rows go up to the last slot that has a text, and their number is rounded up to a power of two,
+//! [`LEAST`] at least, so that the same kernels multiply them whatever their number is. Idle rows
+//! are left out by the kernels that differ between texts. So the bits of a text do not depend on
+//! what else is written.
 
 use std::collections::VecDeque;
 
@@ -30,8 +31,8 @@ use crate::matmul_backend::{Matmul, MatmulBackend, MatmulOn};
 use crate::precision::Precision;
 use crate::tensors::Tensors;
 
-/// The fewest and the most rows of a token. Fewer rows would have another kernel for products, and
-/// more another number of tiles.
+/// The fewest and the most rows of a token. Fewer rows, or more, would have other kernels for
+/// products.
 const LEAST: usize = 16;
 const MOST: usize = 128;
 /// The most ids that can be sampled: sums of their units have 32 bits.
@@ -39,7 +40,8 @@ const MOST_IDS: usize = (1 << 18) - 1;
 /// The tokens that are enqueued before the host reads the oldest one.
 const AHEAD: usize = 1;
 
-/// The size of a [`TextServer`]. All its memory is allocated when it is made.
+/// The size of a [`TextServer`]. All device memory of the model and the cache is allocated when it
+/// is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thalweg::__Setters)]
 #[non_exhaustive]
 pub struct TextServerOptions {
@@ -74,8 +76,8 @@ impl TextServerOptions {
 
 /// Returns the keys, or values, of a page of one block.
 fn page_len(config: &VisionLanguageConfig) -> usize {
-    let size = config.text_embed_dim / config.text_num_heads;
-    PAGE * config.text_num_heads * size.next_multiple_of(4)
+    let VisionLanguageConfig { text_embed_dim: width, text_num_heads: heads, .. } = *config;
+    PAGE * heads * width.checked_div(heads).unwrap_or(0).next_multiple_of(4)
 }
 
 /// A text that a [`TextServer`] is to write.
@@ -91,8 +93,8 @@ pub struct TextRequest {
     /// The temperature: logits are divided by it before an id is drawn. With 0, each token is the
     /// id with the largest logit, the lowest one among equals.
     pub temperature: f32,
-    /// The part of the probability that the ids have which may be drawn, from 0 to 1: the most
-    /// probable ones.
+    /// Only the most probable ids are drawn, as many as have this part of the probability together,
+    /// 0 to 1.
     pub top_p: f32,
     /// The seed of the draws. The same request with the same seed has the same text.
     pub seed: u64,
@@ -199,8 +201,9 @@ struct Pending {
 /// the order of submission, so a text that has begun never lacks memory, and every request has its
 /// turn. A text has the same bits whatever else is written.
 ///
-/// All memory is allocated when the server is made. A token of as many texts as before, rounded up
-/// to a power of two, and a request of a shape that came before are one call of a graph.
+/// All device memory of the model and the cache is allocated when it is made. A token of as many
+/// rows as before, and a request of a shape that came before, are one call of a graph. The rows of
+/// a token go up to the last slot that has a text, rounded up to a power of two.
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
@@ -268,7 +271,11 @@ impl<S: LiveBrand, E: Precision> TextServer<S, E> {
         if vocab_size > MOST_IDS {
             return Err(Error::Config(format!("{vocab_size} ids, and a server has at most {MOST_IDS}")));
         }
-        let (decoder, all) = (config.decoder(), image_rows + max_tokens);
+        let Some(all) = image_rows.checked_add(max_tokens).filter(|&all| i32::try_from(all).is_ok()) else {
+            let what = format!("{image_rows} image rows and {max_tokens} tokens, and a server numbers them by `i32`");
+            return Err(Error::Config(what));
+        };
+        let decoder = config.decoder();
         let most = TextServerOptions::pages_of(all);
         let texts = texts.next_power_of_two().max(LEAST);
         let mut layout = ParameterLayout::default();
@@ -380,7 +387,7 @@ impl<S: LiveBrand, E: Precision> TextServer<S, E> {
         if !(1..=image_rows).contains(&rows) {
             return wrong(format!("an image has 1 to {image_rows} rows, and not {rows}"));
         }
-        if !(temperature >= 0.0 && temperature.is_finite()) || !(0.0..=1.0).contains(&top_p) {
+        if !(temperature >= 0.0 && temperature.is_finite() && (0.0..=1.0).contains(&top_p)) {
             return wrong(format!("the temperature {temperature}, or the part {top_p} of the probability, is none"));
         }
         if pages_of(&request) > pages {
@@ -415,7 +422,9 @@ impl<S: LiveBrand, E: Precision> TextServer<S, E> {
     /// [rows, `text_embed_dim`]; if it fails, the request ends with this error.
     ///
     /// # Errors
-    /// The device failed, or has lost the memory in an earlier call.
+    /// The device failed, or has lost the memory in an earlier call; or there is no memory. Without
+    /// memory, no request is lost: a later step goes on. A request that could not join stays the
+    /// next one, and `image` is called for it again.
     pub fn step(&mut self, mut image: impl FnMut(TextTicket, &mut DeviceSlice<S, f32>) -> Result<()>) -> Result<()> {
         while self.admit(&mut image)? {}
         let wrote = self.write()?;
@@ -447,7 +456,14 @@ impl<S: LiveBrand, E: Precision> TextServer<S, E> {
         for (ordinal, &page) in (0..).zip(&pages) {
             self.owners[2 * page as usize..][..2].copy_from_slice(&[slot as i32, ordinal]);
         }
-        let ids = self.join(slot, &request, &pages)?;
+        let ids = match self.join(slot, &request, &pages) {
+            Ok(ids) => ids,
+            Err(error) => {
+                self.free.extend(pages);
+                self.waiting.push_front((ticket, request));
+                return Err(error);
+            }
+        };
         self.pending.push_back(Pending { ids, of: vec![(0, slot, ticket)], joined: true });
         let TextRequest { count, stop, .. } = request;
         self.running[slot] = Some(Running { ticket, pages, text: Vec::new(), count, stop, left: count - 1 });
@@ -457,41 +473,43 @@ impl<S: LiveBrand, E: Precision> TextServer<S, E> {
     /// Enqueues the way of a request, whose image is there, to its first token.
     fn join(&mut self, slot: usize, request: &TextRequest, pages: &[i32]) -> Result<Event<PinnedBuffer<i32>>> {
         let &TextRequest { rows, ref prompt, count, temperature, top_p, seed, .. } = request;
-        let (s, Some((_, serving))) = (self.stream, &mut self.whole) else { return Err(Error::Lost) };
+        let s = self.stream;
+        let mut ids = s.bind(s.device().pinned::<i32>(1)?).map_err(thalweg::Error::from)?;
+        let Some((_, serving)) = &mut self.whole else { return Err(Error::Lost) };
         upload(&s, prompt, &mut serving.prompt)?;
         // The state before the first token: the last row of the prompt is the newest one.
         let last = prompt.len() - 1;
         upload(&s, &[0, rows + last, last, count].map(|number| number as i32), &mut serving.progress_of_one)?;
         let words = [seed as u32, (seed >> 32) as u32, temperature.to_bits(), top_p.to_bits(), slot as u32];
         upload(&s, &words.map(u32::cast_signed), &mut serving.rules_of_one)?;
-        let most = serving.table.len() / (serving.next.len());
+        let most = serving.table.len() / serving.next.len();
         upload(&s, pages, slice_mut(&mut serving.table, slot * most, pages.len())?)?;
         upload(&s, &self.owners, &mut serving.owners)?;
         self.enqueue(Work::Join { rows, prompt: prompt.len() })?;
         let Some((_, serving)) = &mut self.whole else { return Err(Error::Lost) };
         s.copy(&serving.progress_of_one, slice_mut(&mut serving.progress, slot * PROGRESS, PROGRESS)?)?;
         s.copy(&serving.rules_of_one, slice_mut(&mut serving.rules, slot * RULES, RULES)?)?;
-        let mut ids = s.bind(s.device().pinned::<i32>(1)?).map_err(thalweg::Error::from)?;
         s.copy_to_host(&serving.first, &mut ids)?;
         Ok(s.record(ids).map_err(thalweg::Error::from)?)
     }
 
     /// Enqueues a token of each text, if there is one to write.
     fn write(&mut self) -> Result<bool> {
-        let mut of = Vec::with_capacity(self.running.len());
-        for (slot, running) in self.running.iter_mut().enumerate() {
-            if let Some(running) = running.as_mut().filter(|running| running.left > 0) {
-                running.left -= 1;
-                of.push((slot, slot, running.ticket));
-            }
-        }
+        let busy = self.running.iter().enumerate().filter_map(|(slot, running)| Some((slot, running.as_ref()?)));
+        let busy = busy.filter(|(_, running)| running.left > 0);
+        let of: Vec<_> = busy.map(|(slot, running)| (slot, slot, running.ticket)).collect();
         let Some(&(last, ..)) = of.last() else { return Ok(false) };
         let rows = (last + 1).next_power_of_two().max(LEAST);
-        self.enqueue(Work::Token { rows })?;
-        let (s, Some((_, serving))) = (self.stream, &self.whole) else { return Err(Error::Lost) };
+        // The memory comes first: without it, nothing is enqueued, and a later step goes on.
+        let s = self.stream;
         let mut ids = s.bind(s.device().pinned::<i32>(rows)?).map_err(thalweg::Error::from)?;
+        self.enqueue(Work::Token { rows })?;
+        let Some((_, serving)) = &self.whole else { return Err(Error::Lost) };
         s.copy_to_host(serving.next.slice(..rows).map_err(thalweg::Error::from)?, &mut ids)?;
         self.pending.push_back(Pending { ids: s.record(ids).map_err(thalweg::Error::from)?, of, joined: false });
+        for running in self.running.iter_mut().flatten() {
+            running.left = running.left.saturating_sub(1);
+        }
         Ok(true)
     }
 

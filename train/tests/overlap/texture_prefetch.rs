@@ -444,6 +444,14 @@ fn texts_that_do_not_fit_are_refused() {
             assert!(slot.set_queries(s, &head(), &queries[..1]).is_err(), "{device}: a query less");
             let bare = Pipeline::new(device, TokenParams::default()).unwrap();
             assert!(AskedPhotographs::new(s, &bare, &PHOTOGRAPHS, 6, None).is_err(), "{device}: no query");
+
+            let (mut model, mut slots) = (answering::<_, f32>(s, gate()), asked_slots(s, 1, gate()));
+            let ask = |s: &Stream<_>, _, slot: &mut AskedPhotographsOn<_>| {
+                slot.ask(s, [&[1, 2, 0, 1, 2, 0], &[0, 3, 6], &[1, 1]], None)
+            };
+            let off = Timeline::disabled();
+            let found = texture_prefetch_texts((s, s), &mut model, &mut slots, 0..1, ask, |_, _| Ok(()), &off);
+            assert!(matches!(&found, Err(Error::Batch(why)) if why.contains("no queries")), "{device}: {found:?}");
         });
     }
 }
