@@ -298,7 +298,7 @@ fn the_first_orientation_that_is_one_counts() {
 }
 
 /// A batch of one kind of images only, for each of the two ways in which the kernels write pixels.
-/// A component alone has no groups of blocks, whatever its factors.
+/// A scan of one component has no groups of blocks, whatever the sampling factors are.
 #[test]
 fn images_alone_are_as_in_a_batch() {
     for (height, width) in [(9, 3), (512, 8), (45, 70)] {
@@ -383,7 +383,7 @@ fn a_run_of_blocks_ends_at_a_restart() {
     assert!(of(0b0001_1111) == expected);
 }
 
-/// What refines a band leaves the coefficients behind it alone, and has one bit for each.
+/// A scan that refines a band changes no coefficient behind the band, and has one bit for each.
 #[test]
 fn a_refinement_stays_within_its_band() {
     // Coefficient 1 is 3, and coefficient 6 is 2.

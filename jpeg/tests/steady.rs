@@ -185,8 +185,7 @@ fn files_of_a_large_batch_are_read_as_alone() {
     }
 }
 
-/// What an earlier batch left behind the data of a file says nothing about it, not even why it is
-/// broken.
+/// Bytes of an earlier batch behind the data of a file change neither its pixels nor its error.
 #[test]
 fn what_lies_behind_the_data_says_nothing() {
     let _alone = alone();

@@ -146,7 +146,7 @@ fn of<T: Operand + Product<T> + Number, C: Product<T> + Number>(t: &Trial<'_, '_
     let extent = |most: u32| (t.within(0, most) * unit) as usize;
     let (m, n, k) =
         if t.flip() { (t.within(1, 9) as usize, extent(12), extent(12)) } else { (extent(20), extent(20), extent(12)) };
-    // More rows than a product of 16 to 128 rows has, which has kernels of its own.
+    // Also more than 128 rows, because fewer have kernels of their own.
     let m = if t.once_in(4) { m + 128 } else { m };
     // So many steps that a GPU of compute capability 9.0 splits them, if it has scratch memory.
     let k = if scratch && t.once_in(4) { 8576 } else { k };
