@@ -16,7 +16,7 @@ mkdir -p "$bundle/bin"
 export THALWEG_TEST_PTX=1
 cargo build --locked --release -p thalweg-cli
 cp target/release/thalweg "$bundle/bin/thalweg"
-# Copies the binaries that cargo names on standard input.
+# Copies those binaries that cargo names on standard input that are of these kinds.
 pack() {
     python3 -c '
 import json, os, shutil, sys
@@ -30,27 +30,23 @@ for line in sys.stdin:
     if made.get("reason") != "compiler-artifact" or not made.get("executable") or made["target"]["name"] in left_out:
         continue
     kind, name = kinds.get(made["target"]["kind"][0]), made["target"]["name"]
-    if kind == "unit" and not made["profile"]["test"] or kind is None:
-        continue
-    if kind == "example" and made["profile"]["test"]:
+    if kind not in sys.argv[2:] or kind == "unit" and not made["profile"]["test"]:
         continue
     folder, _, package = made["package_id"].split("/")[-1].partition("#")
     package = package.split("@")[0] if "@" in package else folder
     if kind == "test" and package != "thalweg":
         name = package + "." + name
     shutil.copy(made["executable"], os.path.join(sys.argv[1], kind + "." + name))
-' "$bundle/bin"
+' "$bundle/bin" "$@"
 }
 # Those left out build kernels, macros and mutations, for which they need a compiler or the repository.
-workspace=(--locked --workspace --exclude thalweg-ptx-builder --exclude thalweg-derive --exclude xtask --exclude mutations --no-run)
-cargo test "${workspace[@]}" --lib --bins --tests --message-format=json | pack
+workspace=(--locked --workspace --exclude thalweg-ptx-builder --exclude thalweg-derive --exclude xtask --exclude mutations)
+cargo test "${workspace[@]}" --no-run --lib --bins --tests --message-format=json | pack unit test
 if [ "${1:-}" != tests ]; then
-    cargo test "${workspace[@]}" --release --benches --examples --message-format=json | pack
-    for example in examples/*.rs; do
-        name=$(basename "$example" .rs)
-        cargo build --locked -q --release --example "$name"
-        cp "target/release/examples/$name" "$bundle/bin/example.$name"
-    done
+    # Unit tests need debug assertions, so those of release builds are left out.
+    cargo bench "${workspace[@]}" --no-run --message-format=json | pack bench
+    features=thalweg-train/collective,thalweg-train/cublaslt,thalweg-train/vision
+    cargo build "${workspace[@]}" --release --examples --features "$features" --message-format=json | pack example
     (cd examples/split-textures && CARGO_TARGET_DIR=../../target/outside cargo build -q --release)
     cp target/outside/release/split-textures "$bundle/bin/example.split-textures"
 fi
@@ -80,12 +76,13 @@ one() {
     cat "$log.shown"
 }
 run() {
-    case $1 in bin/test.alone | *.steady | *.overlap) wait ;; esac
+    case $* in bin/test.alone | *.steady | *.overlap | *.main?augment*) wait ;; esac
     while [ "$(jobs -rp | wc -l)" -ge "${JOBS:-1}" ]; do wait -n; done
     runs=$((runs + 1))
     one "$runs" "$@" &
-    # These measure what a device does, and have it to themselves.
-    case $1 in bin/test.alone | *.steady | *.overlap) wait ;; esac
+    # These measure what a device does, or fall back to the CPU device where another one has taken all memory. So they
+    # have it to themselves.
+    case $* in bin/test.alone | *.steady | *.overlap | *.main?augment*) wait ;; esac
 }
 for test in bin/unit.* bin/test.*; do
     binaries=$((binaries + 1))

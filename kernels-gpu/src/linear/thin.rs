@@ -2,17 +2,18 @@
 //! weight: what a model computes for each token that it writes of many texts.
 //!
 //! ```text
-//! each block, 8 warps: up to 64 rows and 16 columns of C
+//! each block, 8 warps: up to 32 rows and 16 columns of C
 //!     each warp, every eighth 32 values of k:
-//!         each lane: 16 bytes of two rows of B, one step ahead, and of a row of A for each 8 rows
+//!         each lane, two steps ahead: 16 bytes of two rows of B, and of a row of A for each 8 rows
 //!         two products of 16 columns, 8 rows and 16 values of k for each 8 rows
 //!     the sum over the warps, by way of the epilogue
 //! ```
 //!
-//! Launch: a block for each 16 columns and each 64 rows, `z` is the batch. 34 KiB of shared memory.
-//! Memory: B is read once for each 64 rows. That is what such a product costs, so many blocks read
-//! at the same time: a kernel that computes tiles of 128 columns has 6 blocks for 768 columns. A is
-//! read again for each 16 columns, from the L1 cache if a multiprocessor has several blocks.
+//! Launch: a block for each 16 columns and each 32 rows, `z` is the batch. 17 KiB of shared memory.
+//! Memory: B is read once for each 32 rows, and comes from the L2 cache after the first time. That
+//! is what such a product costs, so many blocks read at the same time: a kernel that computes tiles
+//! of 128 columns has 6 blocks for 768 columns. A is read again for each 16 columns, from the L1
+//! cache if a multiprocessor has several blocks.
 //!
 //! - **Fragments come from device memory without a way through shared memory.** The order of k
 //!   within 32 values does not matter, if it is the same for both operands: a lane takes eight
@@ -30,7 +31,7 @@ use super::tile_order::tile;
 #[cfg(not(target_arch = "nvptx64"))] // only the launcher names it
 pub(super) const MOST: u32 = 128;
 /// The rows and the columns of C that a block computes.
-pub(super) const ROWS: u32 = 64;
+pub(super) const ROWS: u32 = 32;
 pub(super) const COLUMNS: u32 = 16;
 const WARPS: u32 = 8;
 /// The threads of a block.
@@ -44,6 +45,8 @@ const PITCH: u32 = COLUMNS + 1;
 pub(super) const SHARED: u32 = 4 * WARPS * ROWS * PITCH;
 /// Values of k in a step of a warp.
 const DEPTH: u32 = 32;
+/// The products of eight rows in a step.
+const EIGHTS: usize = ROWS as usize / 8;
 
 /// Loads eight elements of a row, or zeros where the row ends or is none.
 ///
@@ -56,7 +59,7 @@ unsafe fn piece<E: Half>(cx: impl Cooperative, row: *const E, at: u32, k: u32, e
     if exists && at < k { unsafe { cx.load4(row.wrapping_add(at as usize).cast()) } } else { [0; 4] }
 }
 
-/// Computes up to 64 rows and 16 columns of C.
+/// Computes up to 32 rows and 16 columns of C.
 ///
 /// # Safety
 /// A [M, K] and B [N, K] are in device memory, in aligned pieces of 16 bytes. The block has
@@ -73,50 +76,45 @@ pub(super) unsafe fn product<E: Half>(
     let (row, column) = (row * ROWS, column * COLUMNS);
     let rows = (out.m - row).min(ROWS);
     let (group, within) = (cx.lane() / 4, cx.lane() % 4 * 8);
-    let weights = |at: u32| {
-        let of = |half: u32| {
-            let line = column + 8 * half + group;
+    let load = |at: u32| {
+        let (mut x, mut y, mut i) = ([[0; 4]; EIGHTS], [[0; 4]; 2], 0);
+        while i < 2 {
+            let line = column + 8 * i + group;
             // SAFETY: The row is in B if it is below N. The pieces are what the caller promises.
-            unsafe { piece(cx, b.wrapping_add(line as usize * ldb as usize), at, k, line < out.n) }
-        };
-        [of(0), of(1)]
+            y[i as usize] =
+                unsafe { piece(cx, b.wrapping_add(line as usize * ldb as usize), at + within, k, line < out.n) };
+            i += 1;
+        }
+        i = 0;
+        while i < EIGHTS as u32 {
+            let line = 8 * i + group;
+            let from = a.wrapping_add((row + line) as usize * lda as usize);
+            // SAFETY: The row is in A if it is below `rows`, likewise.
+            x[i as usize] = unsafe { piece(cx, from, at + within, k, line < rows) };
+            i += 1;
+        }
+        (x, y)
     };
-    let mut sums = [[0f32; 4]; 8];
+    let mut sums = [[0f32; 4]; EIGHTS];
     let mut first = cx.warp() * DEPTH;
-    let mut next = weights(first + within);
+    let (mut next, mut after) = (load(first), load(first + WARPS * DEPTH));
     while first < k {
-        let now = next;
-        next = weights(first + WARPS * DEPTH + within);
-        // Half of the rows are under way before the first product waits for one. More of them would
-        // need more registers than a thread has.
-        let mut half = 0;
-        while half < 2 {
-            let (mut x, mut i) = ([[0; 4]; 4], 0);
-            while i < 4 {
-                let line = 8 * (4 * half + i) + group;
-                let at = a.wrapping_add((row + line) as usize * lda as usize);
-                // SAFETY: The row is in A if it is below `rows`, likewise.
-                x[i as usize] = unsafe { piece(cx, at, first + within, k, line < rows) };
-                i += 1;
-            }
-            let mut i = 0;
-            while i < 4 {
-                let j = 4 * half as usize + i;
-                if 8 * (j as u32) < rows {
-                    let [p, q, r, s] = x[i];
-                    let sum = E::mma(cx, [now[0][0], now[1][0], now[0][1], now[1][1]], [p, q], sums[j]);
-                    sums[j] = E::mma(cx, [now[0][2], now[1][2], now[0][3], now[1][3]], [r, s], sum);
-                }
-                i += 1;
-            }
-            half += 1;
+        let (x, y) = next;
+        next = after;
+        after = load(first + 2 * WARPS * DEPTH);
+        let mut i = 0;
+        while i < EIGHTS {
+            let [p, q, r, s] = x[i];
+            let sum = E::mma(cx, [y[0][0], y[1][0], y[0][1], y[1][1]], [p, q], sums[i]);
+            sums[i] = E::mma(cx, [y[0][2], y[1][2], y[0][3], y[1][3]], [r, s], sum);
+            i += 1;
         }
         first += WARPS * DEPTH;
     }
     // SAFETY: The declaration has the shared memory of all warps.
     let s = unsafe { cx.shared::<f32>(0) };
     let mut j = 0;
-    while j < 8 {
+    while j < EIGHTS as u32 {
         let mut i = 0;
         while i < 4 {
             // A pair of a fragment has neighboring rows of C, and the second pair is eight columns

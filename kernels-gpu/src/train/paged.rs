@@ -23,7 +23,7 @@
 //!
 //! `table`, `owners` and the state may hold anything: what is outside the buffers counts as zero.
 
-use thalweg_simt::safe::{In, Thread};
+use thalweg_simt::safe::{Block, Fresh, In, Local, Member, Reading, Team, Thread};
 use thalweg_simt::{Simt, kernel};
 
 use super::attention::LOG2_E;
@@ -50,6 +50,8 @@ const TEMPERATURE: u32 = 2;
 const TOP_P: u32 = 3;
 const NUMBER: u32 = 4;
 
+/// The rows of a page whose keys and values a thread loads at once.
+const AT_ONCE: usize = 2;
 /// The threads of a block of attention, and the keys that each of them has at once.
 const THREADS: u32 = 128;
 const KEYS: usize = 4;
@@ -87,7 +89,7 @@ macro_rules! of_types {
                 values: Out<[$e; 4]>[pages, 16, columns] by [block, all, rank],
             )
             require { size >= 1, sequences >= 1 }
-            grid(pages) block(128)
+            grid(pages) block(256) bounds(256, 4)
             {
                 let page = t.block_idx().x;
                 // The sequences have neighboring numbers.
@@ -101,26 +103,35 @@ macro_rules! of_types {
                 let (end, first) = (progress.get(t, [sequence, HAS]) as u32, (ordinal as u32).wrapping_mul(ROWS));
                 let start = end.wrapping_add(1).wrapping_sub(new);
                 let quads = size.div_ceil(4);
-                let mut row = 0;
-                while row < ROWS {
-                    let from = first.wrapping_add(row).wrapping_sub(start);
-                    if from < new {
-                        let from = sequence * new + from;
-                        let mut column = t.rank();
-                        while column < columns {
-                            let (head, quad) = (column / quads, column % quads * 4);
-                            let four = |part| -> [$e; 4] {
-                                core::array::from_fn(|i| {
-                                    let c = quad + i as u32;
-                                    if c < size { qkv.get(t, [from, part, head, c]) } else { <$e>::narrow(0.0) }
-                                })
-                            };
-                            keys.set(t, [page, column, row], four(1));
-                            values.set(t, [page, row, column], four(2));
-                            column += t.threads();
+                // The compiler must not know it: it would unroll the loop, whose addresses then
+                // need more registers than there are.
+                let rows_of_page = ROWS + (size >> 31);
+                let mut column = t.rank();
+                while column < columns {
+                    let (head, quad) = (column / quads, column % quads * 4);
+                    let four = |from: u32, part: u32| -> [$e; 4] {
+                        core::array::from_fn(|i| {
+                            let (row, c) = ((sequence * new).wrapping_add(from), quad + i as u32);
+                            if from < new && c < size { qkv.get(t, [row, part, head, c]) } else { <$e>::narrow(0.0) }
+                        })
+                    };
+                    let mut row = 0;
+                    while row < rows_of_page {
+                        let from = |i: usize| first.wrapping_add(row + i as u32).wrapping_sub(start);
+                        // The loads of several rows are under way at once.
+                        let some: [[[$e; 4]; 2]; AT_ONCE] =
+                            core::array::from_fn(|i| [1, 2].map(|part| four(from(i), part)));
+                        let mut i = 0;
+                        while i < AT_ONCE {
+                            if from(i) < new {
+                                keys.set(t, [page, column, row + i as u32], some[i][0]);
+                                values.set(t, [page, row + i as u32, column], some[i][1]);
+                            }
+                            i += 1;
                         }
+                        row += AT_ONCE as u32;
                     }
-                    row += 1;
+                    column += t.threads();
                 }
             }
         }
@@ -135,8 +146,12 @@ macro_rules! of_types {
                 out: Out<$e>[sequences, heads, size] by [block, block(y), rank],
             )
             require { (1..=64).contains(&size), heads <= 65535, most <= 1 << 24 }
-            grid(sequences, heads) block(128) bounds(THREADS, 7) shared(4 * 64 + 4 * 4 + 4 * 512 + 4 * 640)
+            grid(sequences, heads) block(128) bounds(THREADS, 6) shared(4 * 64 + 4 * 4 + 4 * 512 + 4 * 640)
             {
+                // Loads of a key, and of values, that are under way at once: as many as there are
+                // registers for.
+                const QUADS: usize = 4 / size_of::<$e>();
+                const VALUES: usize = 16 / size_of::<$e>();
                 let (sequence, head) = (b.idx().x, b.idx().y);
                 let has = progress.get(&b, [sequence, HAS]) as u32;
                 let idle = progress.get(&b, [sequence, LEFT]) <= 0;
@@ -163,21 +178,29 @@ macro_rules! of_types {
                         });
                         let (mut scores, mut quad) = ([0.0; KEYS], 0);
                         while quad < quads {
-                            let q: [f32; 4] = core::array::from_fn(|c| q.get(t, 4 * quad + c as u32));
-                            let some: [[$e; 4]; KEYS] = core::array::from_fn(|i| {
-                                let at = [pages[i], head * quads + quad, row(i) % ROWS];
-                                keys.try_get(t, at).unwrap_or([<$e>::narrow(0.0); 4])
+                            let some: [[[$e; 4]; KEYS]; QUADS] = core::array::from_fn(|next| {
+                                core::array::from_fn(|i| {
+                                    let (quad, zeros) = (quad + next as u32, [<$e>::narrow(0.0); 4]);
+                                    let at = [pages[i], head * quads + quad, row(i) % ROWS];
+                                    if quad < quads { keys.try_get(t, at).unwrap_or(zeros) } else { zeros }
+                                })
                             });
-                            let mut i = 0;
-                            while i < KEYS {
-                                let mut c = 0;
-                                while c < 4 {
-                                    scores[i] = t.fma(q[c], some[i][c].wide(), scores[i]);
-                                    c += 1;
+                            let mut next = 0;
+                            while next < QUADS {
+                                let first = 4 * (quad + next as u32);
+                                let q: [f32; 4] = core::array::from_fn(|c| q.get(t, first + c as u32));
+                                let mut i = 0;
+                                while i < KEYS {
+                                    let mut c = 0;
+                                    while c < 4 {
+                                        scores[i] = t.fma(q[c], some[next][i][c].wide(), scores[i]);
+                                        c += 1;
+                                    }
+                                    i += 1;
                                 }
-                                i += 1;
+                                next += 1;
                             }
-                            quad += 1;
+                            quad += QUADS as u32;
                         }
                         core::array::from_fn(|i| if row(i) < count { scores[i] } else { f32::NEG_INFINITY })
                     });
@@ -210,9 +233,8 @@ macro_rules! of_types {
                         let mut mine = sums.get(t).map(|sum| sum * shrink);
                         let (mut i, here) = (group, (count - from).min(THREADS * KEYS as u32));
                         while i < here {
-                            // Four rows are under way at once. The order of the sums is that of the
-                            // rows.
-                            let some: [(f32, [$e; 4]); 4] = core::array::from_fn(|k| {
+                            // The order of the sums is that of the rows.
+                            let some: [(f32, [$e; 4]); VALUES] = core::array::from_fn(|k| {
                                 let i = i + k as u32 * groups;
                                 let page = table.try_get(t, page_of(from + i)).map_or(no, |page| page as u32);
                                 let page = if i < here { page } else { no };
@@ -220,7 +242,7 @@ macro_rules! of_types {
                                 (if i < here { p.get(t, i) } else { 0.0 }, v.unwrap_or([<$e>::narrow(0.0); 4]))
                             });
                             let mut k = 0;
-                            while k < 4 {
+                            while k < VALUES {
                                 let (p, v) = some[k];
                                 let mut c = 0;
                                 while c < 4 {
@@ -230,7 +252,7 @@ macro_rules! of_types {
                                 mine[4] += p;
                                 k += 1;
                             }
-                            i += 4 * groups;
+                            i += VALUES as u32 * groups;
                         }
                         sums.set(t, mine);
                     });
@@ -321,6 +343,62 @@ fn each_logit<'k, C: Simt>(
     }
 }
 
+/// The copies of the sums of units of each bin. Neighboring threads add to different ones, because
+/// most ids are often in a few bins.
+const COPIES: u32 = 16;
+
+/// Gives a window the sum of the numbers of each thread and of those before it in its warp. They
+/// are below 2^46 together.
+#[inline(always)]
+fn running<'k, M: Team>(b: &mut Block<'k, M>, to: Fresh<'k, u64>, v: &Local<'k, M, u64>) -> Reading<'k, u64> {
+    // Threads exchange 32 bits. 24 of them have room for the sum of a warp.
+    let (low, high) = (b.each(v, |t, v| v.get(t) as u32 & 0xff_ffff), b.each(v, |t, v| (v.get(t) >> 24) as u32));
+    let mut delta = 1;
+    while delta < 32 {
+        let (lows, highs) = (b.shuffle_up(&low, delta), b.shuffle_up(&high, delta));
+        b.each((&low, &high, &lows, &highs), move |t, (low, high, lows, highs)| {
+            if t.rank() % 32 >= delta {
+                low.set(t, low.get(t) + lows.get(t));
+                high.set(t, high.get(t) + highs.get(t));
+            }
+        });
+        delta *= 2;
+    }
+    let sums = b.each((&low, &high), |t, (low, high)| (u64::from(high.get(t)) << 24) + u64::from(low.get(t)));
+    let filled = b.publish(to, &sums);
+    b.sync(filled.read())
+}
+
+/// Returns the sum of all numbers of [`running`].
+#[inline(always)]
+fn all<'k, C: Member>(t: &Thread<'k, C>, sums: &Reading<'k, u64>) -> u64 {
+    let (mut all, mut warp) = (0, 0);
+    while warp < SAMPLERS / 32 {
+        all += sums.get(t, 32 * warp + 31);
+        warp += 1;
+    }
+    all
+}
+
+/// Returns the first thread whose number of [`running`] and those before it are more than `part`
+/// together, or the last thread; and the sum of the numbers before it.
+#[inline(always)]
+fn reached<'k, C: Member>(t: &Thread<'k, C>, sums: &Reading<'k, u64>, part: u64) -> (u32, u64) {
+    let (mut before, mut first) = (0, 0);
+    while first < SAMPLERS - 32 && before + sums.get(t, first + 31) <= part {
+        before += sums.get(t, first + 31);
+        first += 32;
+    }
+    let (mut lane, mut half) = (0, 16);
+    while half > 0 {
+        if before + sums.get(t, first + lane + half - 1) <= part {
+            lane += half;
+        }
+        half /= 2;
+    }
+    (first + lane, if lane > 0 { before + sums.get(t, first + lane - 1) } else { before })
+}
+
 kernel! {
     /// Chooses the next id of each text and moves the state of the text on. Without temperature it
     /// is the one with the largest logit, the first one among equals. Otherwise it is drawn from
@@ -331,7 +409,7 @@ kernel! {
         progress: InOut<i32>[texts, 4] by [block, all], next: Out<i32>[texts] by [block],
     )
     require { (1..1 << 18).contains(&ids) }
-    grid(texts) block(256) bounds(SAMPLERS, 2) shared(2 * 4 * 8 + 2 * 4 * 256 + 8 * 257)
+    grid(texts) block(256) bounds(SAMPLERS, 2) shared(2 * 4 * 8 + 2 * 4 * 256 * COPIES + 8 * SAMPLERS)
     {
         let text = b.idx().x;
         // Block code cannot see what only the first thread may read.
@@ -367,13 +445,9 @@ kernel! {
         let top_p = f32::from_bits(rules.get(&b, [text, TOP_P]) as u32);
         if temperature > 0.0 {
             let factor = LOG2_E / temperature;
-            // 256, bins and threads. The compiler must not know it: it would unroll the loops over
-            // them, whose loads then need more registers than there are.
-            let bins = 256 + (ids >> 18);
-            let (mut low, mut high) = (b.shared::<u32>(256), b.shared::<u32>(256));
-            let (sums, drawn) = (b.shared::<u64>(256), b.shared::<u64>(1));
-            // The last step that is kept, by its upper byte, and then by its lower one. The first
-            // thread has the sums of units before.
+            let (mut low, mut high) = (b.shared::<u32>(256 * COPIES), b.shared::<u32>(256 * COPIES));
+            let mut sums = b.shared::<u64>(SAMPLERS);
+            // The last step that is kept, by its upper byte, and then by its lower one.
             let last = b.each((), |_, ()| [0u32; 2]);
             let wanted = b.each((), |_, ()| 0u64);
             let mut level = if top_p < 1.0 { 0 } else { 2 };
@@ -386,93 +460,81 @@ kernel! {
                         let (step, units) = weight(**t, (most - logit) * factor);
                         if level == 0 || step >> 8 == upper {
                             let bin = if level == 0 { step >> 8 } else { step & 255 };
-                            lows.add(t, bin, units & 0x3fff);
-                            highs.add(t, bin, units >> 14);
+                            let at = bin * COPIES + t.rank() % COPIES;
+                            lows.add(t, at, units & 0x3fff);
+                            highs.add(t, at, units >> 14);
                         }
                     });
                 });
                 let (lows, highs) = b.sync((lows.read(), highs.read()));
-                let bin = b.each((&wanted, &lows, &highs), move |t, (wanted, lows, highs)| {
-                    if t.rank() != 0 {
-                        return 0;
+                // Each thread has a bin.
+                let mine = b.each((&lows, &highs), |t, (lows, highs)| {
+                    let (mut sum, mut copy) = (0, 0);
+                    while copy < COPIES {
+                        // Threads of a warp begin in different banks.
+                        let at = t.rank() * COPIES + (copy + t.rank()) % COPIES;
+                        sum += (u64::from(highs.get(t, at)) << 14) + u64::from(lows.get(t, at));
+                        copy += 1;
                     }
-                    let of = |bin| (u64::from(highs.get(t, bin)) << 14) + u64::from(lows.get(t, bin));
-                    if level == 0 {
-                        let (mut all, mut bin) = (0, 0);
-                        while bin < bins {
-                            all += of(bin);
-                            bin += 1;
-                        }
-                        wanted.set(t, share(all, (top_p.max(0.0) * 4_294_967_296.0) as u32));
-                    }
-                    let (mut before, mut bin) = (0, 0);
-                    while bin < bins - 1 && before + of(bin) < wanted.get(t) {
-                        before += of(bin);
-                        bin += 1;
-                    }
-                    wanted.set(t, wanted.get(t) - before.min(wanted.get(t)));
-                    bin
+                    sum
                 });
-                (low, high) = b.sync((lows.renew(), highs.renew()));
-                let bin = b.publish(low, &bin);
-                let bin = b.sync(bin.read());
-                b.each((&last, &bin), move |t, (last, bin)| {
+                let of = running(&mut b, sums, &mine);
+                b.each((&wanted, &last, &of), move |t, (wanted, last, of)| {
+                    if level == 0 {
+                        wanted.set(t, share(all(t, of), (top_p.max(0.0) * 4_294_967_296.0) as u32));
+                    }
+                    let (bin, before) = reached(t, of, wanted.get(t).saturating_sub(1));
+                    wanted.set(t, wanted.get(t) - before.min(wanted.get(t)));
                     let mut mine = last.get(t);
-                    mine[level] = bin.get(t, 0);
+                    mine[level] = bin;
                     last.set(t, mine);
                 });
-                low = b.sync(bin.renew());
+                (low, high, sums) = b.sync((lows.renew(), highs.renew(), of.renew()));
                 level += 1;
             }
-            let kept = move |last: [u32; 2], step: u32| top_p >= 1.0 || step <= last[0] << 8 | last[1];
+            let units_of = move |cx, most: f32, [upper, lower]: [u32; 2], logit: f32| {
+                let (step, units) = weight(cx, (most - logit) * factor);
+                if top_p >= 1.0 || step <= upper << 8 | lower { u64::from(units) } else { 0 }
+            };
             let mine = b.each((&most, &last), move |t, (most, last)| {
-                let (most, last, mut sum) = (most.get(t), last.get(t), 0u64);
-                each_logit(t, logits, text, ids, |_, logit| {
-                    let (step, units) = weight(**t, (most - logit) * factor);
-                    sum += if kept(last, step) { u64::from(units) } else { 0 };
-                });
+                let (most, last, mut sum) = (most.get(t), last.get(t), 0);
+                each_logit(t, logits, text, ids, |_, logit| sum += units_of(**t, most, last, logit));
                 sum
             });
-            let filled = b.publish(sums, &mine);
-            let sums = b.sync(filled.read());
+            let of = running(&mut b, sums, &mine);
             // The thread that has the id, and the units of its ids before: the ids are in the order
             // of the threads.
             let seed = [0, 1].map(|field| u64::from(rules.get(&b, [text, field]) as u32));
-            let drawn = b.fill(drawn, &sums, move |t, sums, _| {
+            let rest = b.each((), |_, ()| 0u64);
+            let thread = b.each((&rest, &of), move |t, (rest, of)| {
                 let place = progress.column(t).map_or(0, |state| state.cell::<1>(PLACE).get() as u32);
-                let (mut all, mut thread) = (0, 0);
-                while thread < bins {
-                    all += sums.get(t, thread);
-                    thread += 1;
-                }
-                let mut rest = share(all, (bits_of(seed[1] << 32 | seed[0], place) >> 32) as u32);
-                thread = 0;
-                while thread < bins - 1 && rest >= sums.get(t, thread) {
-                    rest -= sums.get(t, thread);
-                    thread += 1;
-                }
-                u64::from(thread) << 48 | rest
+                let drawn = share(all(t, of), (bits_of(seed[1] << 32 | seed[0], place) >> 32) as u32);
+                let (thread, before) = reached(t, of, drawn);
+                rest.set(t, drawn - before.min(drawn));
+                thread
             });
-            let drawn = b.sync(drawn.read());
-            let id = b.each((&most, &last, &best, &drawn), move |t, (most, last, best, drawn)| {
-                let (most, last, drawn) = (most.get(t), last.get(t), drawn.get(t, 0));
-                let (mut rest, mut id) = (drawn & 0xffff_ffff_ffff, best.get(t));
-                let mut more = drawn >> 48 == u64::from(t.rank());
-                if more {
-                    each_logit(t, logits, text, ids, |c, logit| {
-                        let (step, units) = weight(**t, (most - logit) * factor);
-                        let units = if kept(last, step) { u64::from(units) } else { 0 };
-                        if more && rest < units {
-                            (id, more) = (c, false);
-                        }
-                        rest -= units.min(rest);
-                    });
-                }
-                id
-            });
-            let filled = b.publish(low, &id);
-            let id = b.sync(filled.read());
-            b.each((&best, &id, &drawn), |t, (best, id, drawn)| best.set(t, id.get(t, (drawn.get(t, 0) >> 48) as u32)));
+            sums = b.sync(of.renew());
+            // All threads look through the ids of this one, each at one of them at a time.
+            let found = b.each((), |_, ()| false);
+            let mut first = 0;
+            while first < ids {
+                let id = move |rank: u32, thread: u32| first + rank * SAMPLERS + thread;
+                let mine = b.each((&most, &last, &thread), move |t, (most, last, thread)| {
+                    let (most, last) = (most.get(t), last.get(t));
+                    logits.try_get(t, [text, id(t.rank(), thread.get(t))]).map_or(0, |logit| units_of(**t, most, last, logit))
+                });
+                let of = running(&mut b, sums, &mine);
+                b.each((&best, &rest, &found, &thread, &of), move |t, (best, rest, found, thread, of)| {
+                    let all = all(t, of);
+                    if !found.get(t) && rest.get(t) < all {
+                        best.set(t, id(reached(t, of, rest.get(t)).0, thread.get(t)));
+                        found.set(t, true);
+                    }
+                    rest.set(t, rest.get(t) - all.min(rest.get(t)));
+                });
+                sums = b.sync(of.renew());
+                first += SAMPLERS * SAMPLERS;
+            }
         }
         b.each(&best, move |t, best| {
             let (Some(state), Some(next)) = (progress.column(t), next.cell(t)) else { return };
