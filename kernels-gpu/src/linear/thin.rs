@@ -2,24 +2,26 @@
 //! weight: what a model computes for each token that it writes of many texts.
 //!
 //! ```text
-//! each block, 8 warps: up to 32 rows and 16 columns of C
-//!     each warp, every eighth 32 values of k:
-//!         each lane, two steps ahead: 16 bytes of two rows of B, and of a row of A for each 8 rows
+//! each block, 8 warps: up to 64 rows and 16, 32, 64 or 128 columns of C
+//!     all threads, two stages ahead: 64 rows and 256 values of k of A to shared memory
+//!     each warp has 16 of the columns; those with the same columns share the values of k
+//!     each warp, every 32 values of k that are its own:
+//!         each lane, four steps ahead: 16 bytes of two rows of B
 //!         two products of 16 columns, 8 rows and 16 values of k for each 8 rows
-//!     the sum over the warps, by way of the epilogue
+//!     the sum over the warps with the same columns, by way of the epilogue
 //! ```
 //!
-//! Launch: a block for each 16 columns and each 32 rows, `z` is the batch. 17 KiB of shared memory.
-//! Memory: B is read once for each 32 rows, and comes from the L2 cache after the first time. That
-//! is what such a product costs, so many blocks read at the same time: a kernel that computes tiles
-//! of 128 columns has 6 blocks for 768 columns. A is read again for each 16 columns, from the L1
-//! cache if a multiprocessor has several blocks.
+//! Launch: a block for each 64 rows and each [`columns`], `z` is the batch. 96 KiB of shared memory.
+//! Memory: B is read once for each 64 rows. That is what such a product costs, so many blocks read
+//! at the same time: a kernel that computes tiles of 128 columns has 6 blocks for 768 columns. A is
+//! read by each block, so a block has more columns where there are enough of them for all
+//! multiprocessors.
 //!
-//! - **Fragments come from device memory without a way through shared memory.** The order of k
+//! - **Fragments of B come from device memory without a way through shared memory.** The order of k
 //!   within 32 values does not matter, if it is the same for both operands: a lane takes eight
 //!   neighboring ones, which are four pairs of two products.
 //! - **The order of the sums does not depend on the number of rows**: not on which rows are there,
-//!   and not on the multiprocessors.
+//!   and not on the multiprocessors. It depends on the number of columns.
 
 use thalweg_simt::Cooperative;
 
@@ -30,36 +32,45 @@ use super::tile_order::tile;
 /// The most rows of a product.
 #[cfg(not(target_arch = "nvptx64"))] // only the launcher names it
 pub(super) const MOST: u32 = 128;
-/// The rows and the columns of C that a block computes.
-pub(super) const ROWS: u32 = 32;
-pub(super) const COLUMNS: u32 = 16;
+/// The rows of C that a block computes, and the columns of a warp.
+pub(super) const ROWS: u32 = 64;
+const COLUMNS: u32 = 16;
 const WARPS: u32 = 8;
 /// The threads of a block.
 pub(super) const THREADS: u32 = 32 * WARPS;
 /// The blocks that a multiprocessor has at once.
 pub(super) const BLOCKS: u32 = 2;
-/// The distance of two rows of sums in shared memory.
-const PITCH: u32 = COLUMNS + 1;
+/// Values of k in a step of a warp, and in a stage of A. There are three stages.
+const DEPTH: u32 = 32;
+const STAGE: u32 = WARPS * DEPTH;
+const STAGES: u32 = 3;
 /// The bytes of shared memory of a block.
 #[cfg(not(target_arch = "nvptx64"))] // only the launcher names it
-pub(super) const SHARED: u32 = 4 * WARPS * ROWS * PITCH;
-/// Values of k in a step of a warp.
-const DEPTH: u32 = 32;
-/// The products of eight rows in a step.
-const EIGHTS: usize = ROWS as usize / 8;
+pub(super) const SHARED: u32 = STAGES * ROWS * STAGE * 2;
+/// The pieces of 16 bytes in a row of a stage. One is eight elements, or four words.
+const PIECES: u32 = STAGE / 8;
+/// The steps of B that are under way.
+const AHEAD: usize = 4;
 
-/// Loads eight elements of a row, or zeros where the row ends or is none.
-///
-/// # Safety
-/// If `exists`, the row has `k` elements in device memory that the launch only reads. It starts at
-/// a multiple of 16 bytes, and `k` and `at` are multiples of 8.
+/// Returns the columns of C that a block computes: for 1, 2, 4 or 8 of its warps. With more of them
+/// there would be fewer than 128 blocks. The type is that of a kernel or that of a launcher.
 #[inline(always)]
-unsafe fn piece<E: Half>(cx: impl Cooperative, row: *const E, at: u32, k: u32, exists: bool) -> [u32; 4] {
-    // SAFETY: The caller promises the row. `at` is below `k`, and both are multiples of a piece.
-    if exists && at < k { unsafe { cx.load4(row.wrapping_add(at as usize).cast()) } } else { [0; 4] }
+pub(super) fn columns<T: PartialOrd + From<u32>>(n: T) -> T {
+    let mut warps = WARPS;
+    while warps > 1 && n < T::from(128 * warps * COLUMNS) {
+        warps /= 2;
+    }
+    T::from(warps * COLUMNS)
 }
 
-/// Computes up to 32 rows and 16 columns of C.
+/// Returns the place of a piece of a row in a stage, in pieces. The pieces that eight lanes of a
+/// warp load, of two rows, are in different banks.
+#[inline(always)]
+fn place(stage: u32, row: u32, piece: u32) -> u32 {
+    (stage * ROWS + row) * PIECES + (piece ^ row % 2 * 4)
+}
+
+/// Computes up to 64 rows and [`columns`] of C.
 ///
 /// # Safety
 /// A [M, K] and B [N, K] are in device memory, in aligned pieces of 16 bytes. The block has
@@ -72,69 +83,124 @@ pub(super) unsafe fn product<E: Half>(
     (b, ldb): (*const E, u32),
     out: Output<E>,
 ) {
-    let (row, column) = tile(cx.block_idx().x, out.m.div_ceil(ROWS), out.n.div_ceil(COLUMNS));
-    let (row, column) = (row * ROWS, column * COLUMNS);
+    let width = columns(out.n);
+    let across = width / COLUMNS;
+    let (row, column) = tile(cx.block_idx().x, out.m.div_ceil(ROWS), out.n.div_ceil(width));
+    let (row, column) = (row * ROWS, column * width);
     let rows = (out.m - row).min(ROWS);
-    let (group, within) = (cx.lane() / 4, cx.lane() % 4 * 8);
-    let load = |at: u32| {
-        let (mut x, mut y, mut i) = ([[0; 4]; EIGHTS], [[0; 4]; 2], 0);
-        while i < 2 {
-            let line = column + 8 * i + group;
-            // SAFETY: The row is in B if it is below N. The pieces are what the caller promises.
-            y[i as usize] =
-                unsafe { piece(cx, b.wrapping_add(line as usize * ldb as usize), at + within, k, line < out.n) };
-            i += 1;
+    let (group, quarter) = (cx.lane() / 4, cx.lane() % 4);
+    // The columns of the warp within those of the block, its first step, and the distance of two.
+    let (own, slice, slices) = (cx.warp() % across * COLUMNS, cx.warp() / across, WARPS / across);
+
+    // SAFETY: The declaration has the shared memory of all stages.
+    let (s, words) = unsafe { (cx.shared::<E>(0), cx.shared::<u32>(0)) };
+    // A warp copies every eighth row, and a lane one of its pieces.
+    let first = a.wrapping_add((row + cx.warp()) as usize * lda as usize + cx.lane() as usize * 8);
+    let start = |stage: u32| {
+        let at = stage * STAGE + cx.lane() * 8;
+        let (mut line, mut from) = (cx.warp(), first.wrapping_add((stage * STAGE) as usize));
+        while line < ROWS {
+            let to = place(stage % STAGES, line, cx.lane()) * 8;
+            // SAFETY: The piece is in A if its row is below `rows` and its first element below `k`.
+            // The place is that of a piece of the stage, which nobody else writes, and which nobody
+            // reads until the block has waited for it.
+            unsafe { cx.copy_async_or_zero::<E, 16>(s, to, from, line < rows && at < k) };
+            line += WARPS;
+            from = from.wrapping_add(WARPS as usize * lda as usize);
         }
-        i = 0;
-        while i < EIGHTS as u32 {
-            let line = 8 * i + group;
-            let from = a.wrapping_add((row + line) as usize * lda as usize);
-            // SAFETY: The row is in A if it is below `rows`, likewise.
-            x[i as usize] = unsafe { piece(cx, from, at + within, k, line < rows) };
-            i += 1;
-        }
-        (x, y)
+        cx.copy_async_commit();
     };
-    let mut sums = [[0f32; 4]; EIGHTS];
-    let mut first = cx.warp() * DEPTH;
-    let (mut next, mut after) = (load(first), load(first + WARPS * DEPTH));
-    while first < k {
-        let (x, y) = next;
-        next = after;
-        after = load(first + 2 * WARPS * DEPTH);
-        let mut i = 0;
-        while i < EIGHTS {
-            let [p, q, r, s] = x[i];
-            let sum = E::mma(cx, [y[0][0], y[1][0], y[0][1], y[1][1]], [p, q], sums[i]);
-            sums[i] = E::mma(cx, [y[0][2], y[1][2], y[0][3], y[1][3]], [r, s], sum);
+    let weights = |step: u32| {
+        let (at, mut two, mut i) = ((step * slices + slice) * DEPTH + quarter * 8, [[0; 4]; 2], 0);
+        while i < 2 {
+            let line = column + own + 8 * i + group;
+            if line < out.n && at < k {
+                let piece = b.wrapping_add(line as usize * ldb as usize + at as usize);
+                // SAFETY: The piece is in B: its row is below N, its first element is below `k`,
+                // and both are multiples of a piece.
+                two[i as usize] = unsafe { cx.load4(piece.cast()) };
+            }
             i += 1;
         }
-        first += WARPS * DEPTH;
+        two
+    };
+
+    start(0);
+    start(1);
+    let (mut ahead, mut i) = ([[[0u32; 4]; 2]; AHEAD], 0);
+    while i < AHEAD {
+        ahead[i] = weights(i as u32);
+        i += 1;
     }
-    // SAFETY: The declaration has the shared memory of all warps.
+    let mut sums = [[0f32; 4]; 8];
+    let (mut stage, mut step) = (0, 0);
+    while stage * STAGE < k {
+        cx.copy_async_wait::<1>();
+        cx.barrier();
+        // All warps have left the stage before, whose place this is.
+        start(stage + 2);
+        let mut within = slice;
+        while within < WARPS {
+            let now = ahead[0];
+            let mut i = 1;
+            while i < AHEAD {
+                ahead[i - 1] = ahead[i];
+                i += 1;
+            }
+            ahead[AHEAD - 1] = weights(step + AHEAD as u32);
+            let mut half = 0;
+            while half < 2 {
+                if 32 * half < rows {
+                    let (mut x, mut i) = ([[0u32; 4]; 4], 0);
+                    while i < 4 {
+                        let at = place(stage % STAGES, 32 * half + 8 * i + group, within * 4 + quarter);
+                        // SAFETY: The piece is in the stage, which is complete.
+                        x[i as usize] = unsafe { cx.shared_get4(words, at * 4) };
+                        i += 1;
+                    }
+                    let mut i = 0;
+                    while i < 4 {
+                        let ([p, q, r, s], j) = (x[i], 4 * half as usize + i);
+                        let sum = E::mma(cx, [now[0][0], now[1][0], now[0][1], now[1][1]], [p, q], sums[j]);
+                        sums[j] = E::mma(cx, [now[0][2], now[1][2], now[0][3], now[1][3]], [r, s], sum);
+                        i += 1;
+                    }
+                }
+                half += 1;
+            }
+            (within, step) = (within + slices, step + 1);
+        }
+        stage += 1;
+    }
+
+    // The sums take the place of the stages.
+    cx.copy_async_wait::<0>();
+    cx.barrier();
+    // SAFETY: The stages have more bytes, all copies are complete, and no warp reads them any more.
     let s = unsafe { cx.shared::<f32>(0) };
+    let pitch = width + 1;
     let mut j = 0;
-    while j < EIGHTS as u32 {
+    while j < 8 {
         let mut i = 0;
         while i < 4 {
             // A pair of a fragment has neighboring rows of C, and the second pair is eight columns
             // on.
-            let (line, c) = (8 * j + cx.lane() % 4 * 2 + i % 2, group + i / 2 * 8);
-            // SAFETY: The place is below that of the next warp, and this lane's alone.
-            unsafe { cx.shared_set(s, (cx.warp() * ROWS + line) * PITCH + c, sums[j as usize][i as usize]) };
+            let (line, c) = (8 * j + quarter * 2 + i % 2, own + group + i / 2 * 8);
+            // SAFETY: The place is below that of the next slice, and this lane's alone.
+            unsafe { cx.shared_set(s, (slice * ROWS + line) * pitch + c, sums[j as usize][i as usize]) };
             i += 1;
         }
         j += 1;
     }
     cx.barrier();
     let mut i = cx.rank();
-    while i < rows * COLUMNS {
-        let (line, c) = (i / COLUMNS, i % COLUMNS);
-        let (mut sum, mut warp) = (0.0, 0);
-        while warp < WARPS {
+    while i < rows * width {
+        let (line, c) = (i / width, i % width);
+        let (mut sum, mut part) = (0.0, 0);
+        while part < slices {
             // SAFETY: The place is in the window, and all warps have passed the barrier.
-            sum += unsafe { cx.shared_get(s, (warp * ROWS + line) * PITCH + c) };
-            warp += 1;
+            sum += unsafe { cx.shared_get(s, (part * ROWS + line) * pitch + c) };
+            part += 1;
         }
         out.one(cx, row + line, column + c, sum);
         i += THREADS;

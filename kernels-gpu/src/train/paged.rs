@@ -53,8 +53,8 @@ const NUMBER: u32 = 4;
 /// The rows of a page whose keys and values a thread loads at once.
 const AT_ONCE: usize = 2;
 /// The threads of a block of attention, and the keys that each of them has at once.
-const THREADS: u32 = 128;
-const KEYS: usize = 4;
+const THREADS: u32 = 192;
+const KEYS: usize = 2;
 
 kernel! {
     /// Computes the row of the newest token of each text: that of its id and that of its place. An
@@ -102,6 +102,11 @@ macro_rules! of_types {
                 // has.
                 let (end, first) = (progress.get(t, [sequence, HAS]) as u32, (ordinal as u32).wrapping_mul(ROWS));
                 let start = end.wrapping_add(1).wrapping_sub(new);
+                // Most pages have none of them.
+                let from = first.wrapping_sub(start);
+                if from >= new && from < 0u32.wrapping_sub(ROWS - 1) {
+                    return;
+                }
                 let quads = size.div_ceil(4);
                 // The compiler must not know it: it would unroll the loop, whose addresses then
                 // need more registers than there are.
@@ -146,12 +151,12 @@ macro_rules! of_types {
                 out: Out<$e>[sequences, heads, size] by [block, block(y), rank],
             )
             require { (1..=64).contains(&size), heads <= 65535, most <= 1 << 24 }
-            grid(sequences, heads) block(128) bounds(THREADS, 6) shared(4 * 64 + 4 * 4 + 4 * 512 + 4 * 640)
+            grid(sequences, heads) block(192) bounds(THREADS, 6) shared(4 * 64 + 4 * 6 + 4 * 2 * 192 + 4 * 5 * 192)
             {
                 // Loads of a key, and of values, that are under way at once: as many as there are
                 // registers for.
                 const QUADS: usize = 4 / size_of::<$e>();
-                const VALUES: usize = 16 / size_of::<$e>();
+                const VALUES: usize = 8 / size_of::<$e>();
                 let (sequence, head) = (b.idx().x, b.idx().y);
                 let has = progress.get(&b, [sequence, HAS]) as u32;
                 let idle = progress.get(&b, [sequence, LEFT]) <= 0;
@@ -165,7 +170,7 @@ macro_rules! of_types {
                     if c < size { qkv.get(t, [sequence, 0, head, c]).wide() * (scale * LOG2_E) } else { 0.0 }
                 });
                 let q = b.sync(q.read());
-                let (mut warps, mut powers) = (b.shared::<f32>(4), b.shared::<f32>(THREADS * KEYS as u32));
+                let (mut warps, mut powers) = (b.shared::<f32>(THREADS / 32), b.shared::<f32>(THREADS * KEYS as u32));
                 // The largest score so far; four sums of values and the sum of powers.
                 let most_so_far = b.each((), |_, ()| f32::NEG_INFINITY);
                 let sums = b.each((), |_, ()| [0f32; 5]);
@@ -210,7 +215,7 @@ macro_rules! of_types {
                     let all = b.sync(filled.read());
                     let shrink = b.each((&all, &most_so_far), |t, (all, most)| {
                         let (old, mut new, mut i) = (most.get(t), most.get(t), 0);
-                        while i < 4 {
+                        while i < THREADS / 32 {
                             new = new.max(all.get(t, i));
                             i += 1;
                         }
@@ -300,8 +305,9 @@ const UNITS: f32 = (1 << 28) as f32;
 const STEPS: f32 = 2048.0;
 const LAST: u32 = 65535;
 /// The threads of a block that samples, and the logits that each of them has at once.
-const SAMPLERS: u32 = 256;
+const SAMPLERS: u32 = 512;
 const SLOTS: usize = 16;
+const WARPS: u32 = SAMPLERS / 32;
 
 /// Returns how many steps an id is less probable than the most probable one, and its units.
 #[inline(always)]
@@ -343,8 +349,9 @@ fn each_logit<'k, C: Simt>(
     }
 }
 
-/// The copies of the sums of units of each bin. Neighboring threads add to different ones, because
+/// The sums of units by a byte of the step, and the copies of each. Neighboring threads add to different ones, because
 /// most ids are often in a few bins.
+const BINS: u32 = 256;
 const COPIES: u32 = 16;
 
 /// Gives a window the sum of the numbers of each thread and of those before it in its warp. They
@@ -373,7 +380,7 @@ fn running<'k, M: Team>(b: &mut Block<'k, M>, to: Fresh<'k, u64>, v: &Local<'k, 
 #[inline(always)]
 fn all<'k, C: Member>(t: &Thread<'k, C>, sums: &Reading<'k, u64>) -> u64 {
     let (mut all, mut warp) = (0, 0);
-    while warp < SAMPLERS / 32 {
+    while warp < WARPS {
         all += sums.get(t, 32 * warp + 31);
         warp += 1;
     }
@@ -409,7 +416,7 @@ kernel! {
         progress: InOut<i32>[texts, 4] by [block, all], next: Out<i32>[texts] by [block],
     )
     require { (1..1 << 18).contains(&ids) }
-    grid(texts) block(256) bounds(SAMPLERS, 2) shared(2 * 4 * 8 + 2 * 4 * 256 * COPIES + 8 * SAMPLERS)
+    grid(texts) block(512) bounds(SAMPLERS, 1) shared(2 * 4 * WARPS + 2 * 4 * BINS * COPIES + 8 * SAMPLERS)
     {
         let text = b.idx().x;
         // Block code cannot see what only the first thread may read.
@@ -434,18 +441,18 @@ kernel! {
         let most = b.each(&found, |t, found| found.get(t).0);
         let best = b.each(&found, |t, found| found.get(t).1);
         largest(&mut b, &most, &best);
-        let (mosts, places) = (b.shared::<f32>(8), b.shared::<u32>(8));
+        let (mosts, places) = (b.shared::<f32>(WARPS), b.shared::<u32>(WARPS));
         let (mosts, places) = (b.publish_warps(mosts, &most), b.publish_warps(places, &best));
         let (mosts, places) = b.sync((mosts.read(), places.read()));
-        let most = b.each(&mosts, |t, mosts| mosts.get(t, t.rank() % 8));
-        let best = b.each(&places, |t, places| places.get(t, t.rank() % 8));
+        let most = b.each(&mosts, |t, mosts| mosts.get(t, t.rank() % WARPS));
+        let best = b.each(&places, |t, places| places.get(t, t.rank() % WARPS));
         largest(&mut b, &most, &best);
 
         let temperature = f32::from_bits(rules.get(&b, [text, TEMPERATURE]) as u32);
         let top_p = f32::from_bits(rules.get(&b, [text, TOP_P]) as u32);
         if temperature > 0.0 {
             let factor = LOG2_E / temperature;
-            let (mut low, mut high) = (b.shared::<u32>(256 * COPIES), b.shared::<u32>(256 * COPIES));
+            let (mut low, mut high) = (b.shared::<u32>(BINS * COPIES), b.shared::<u32>(BINS * COPIES));
             let mut sums = b.shared::<u64>(SAMPLERS);
             // The last step that is kept, by its upper byte, and then by its lower one.
             let last = b.each((), |_, ()| [0u32; 2]);
@@ -467,10 +474,10 @@ kernel! {
                     });
                 });
                 let (lows, highs) = b.sync((lows.read(), highs.read()));
-                // Each thread has a bin.
+                // The first threads have a bin each.
                 let mine = b.each((&lows, &highs), |t, (lows, highs)| {
                     let (mut sum, mut copy) = (0, 0);
-                    while copy < COPIES {
+                    while copy < COPIES && t.rank() < BINS {
                         // Threads of a warp begin in different banks.
                         let at = t.rank() * COPIES + (copy + t.rank()) % COPIES;
                         sum += (u64::from(highs.get(t, at)) << 14) + u64::from(lows.get(t, at));
@@ -514,27 +521,19 @@ kernel! {
                 thread
             });
             sums = b.sync(of.renew());
-            // All threads look through the ids of this one, each at one of them at a time.
-            let found = b.each((), |_, ()| false);
-            let mut first = 0;
-            while first < ids {
-                let id = move |rank: u32, thread: u32| first + rank * SAMPLERS + thread;
-                let mine = b.each((&most, &last, &thread), move |t, (most, last, thread)| {
-                    let (most, last) = (most.get(t), last.get(t));
-                    logits.try_get(t, [text, id(t.rank(), thread.get(t))]).map_or(0, |logit| units_of(**t, most, last, logit))
-                });
-                let of = running(&mut b, sums, &mine);
-                b.each((&best, &rest, &found, &thread, &of), move |t, (best, rest, found, thread, of)| {
-                    let all = all(t, of);
-                    if !found.get(t) && rest.get(t) < all {
-                        best.set(t, id(reached(t, of, rest.get(t)).0, thread.get(t)));
-                        found.set(t, true);
-                    }
-                    rest.set(t, rest.get(t) - all.min(rest.get(t)));
-                });
-                sums = b.sync(of.renew());
-                first += SAMPLERS * SAMPLERS;
-            }
+            // Each thread looks at one of its ids. There are enough threads for all that there are.
+            const { assert!(SAMPLERS * SAMPLERS >= 1 << 18) };
+            let id = move |rank: u32, thread: u32| rank * SAMPLERS + thread;
+            let mine = b.each((&most, &last, &thread), move |t, (most, last, thread)| {
+                let (most, last, at) = (most.get(t), last.get(t), [text, id(t.rank(), thread.get(t))]);
+                logits.try_get(t, at).map_or(0, |logit| units_of(**t, most, last, logit))
+            });
+            let of = running(&mut b, sums, &mine);
+            b.each((&best, &rest, &thread, &of), move |t, (best, rest, thread, of)| {
+                if rest.get(t) < all(t, of) {
+                    best.set(t, id(reached(t, of, rest.get(t)).0, thread.get(t)));
+                }
+            });
         }
         b.each(&best, move |t, best| {
             let (Some(state), Some(next)) = (progress.column(t), next.cell(t)) else { return };
