@@ -138,11 +138,15 @@ pub(crate) fn run(args: &AskArgs) -> Result<ExitCode, String> {
         say(format_args!("thalweg: {note}"));
     }
     let stream = device.stream::<Work>().map_err(|e| e.to_string())?;
-    let VisionLanguageConfig { max_tokens: places, gate, .. } =
+    let VisionLanguageConfig { max_tokens: places, gate, image_encoder, .. } =
         VisionLanguageConfig::from_tensors(&file).map_err(|e| e.to_string())?;
     if gate.is_some() {
         let what = "its tokens go through a gate, which `thalweg ask` does not have: a program asks it with \
                     `TokenTransformer::gated`";
+        return Err(file.format_error(what.into()).to_string());
+    }
+    if image_encoder.is_some() {
+        let what = "its encoder has pixels, and `thalweg ask` gives it tokens: a program asks it with `VisionLanguage`";
         return Err(file.format_error(what.into()).to_string());
     }
     // The last id is said and not heard, so it needs no place.

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
+use thalweg_train::{EncoderConfig, Tensors, VisionLanguageConfig};
 
 use crate::support::bars::{CLASSES, SMALL, data, report};
 use crate::support::{Bench, Run, Tokens, thalweg};
@@ -138,6 +139,16 @@ fn what_is_no_question_is_an_error() {
     let run = |question: &str| Run::of(thalweg().arg("ask").arg(&out).arg(&image).args(["--question", question]));
     run("").expect(1, &["--question: the text is empty"]);
     run(&"a".repeat(65)).expect(1, &["--question: 65 bytes, and the model has room for 64"]);
+    // A model of pixels is for programs.
+    let shape = EncoderConfig::default().with_image_size(4).with_patch_size(2).with_embed_dim(8).with_num_heads(2);
+    let config = VisionLanguageConfig::default().with_image_encoder(Some(shape.with_depth(1)));
+    let (mut pixels, path) = (config.init(1).expect("a model"), out.with_file_name("pixels.safetensors"));
+    for (key, value) in Tensors::load(&out).expect("the model").metadata {
+        pixels.metadata.entry(key).or_insert(value);
+    }
+    pixels.save(&path).expect("a file");
+    Run::of(thalweg().arg("ask").arg(&path).arg(&image).args(["--question", "what"]))
+        .expect(1, &["its encoder has pixels"]);
     // Nobody predicts classes with it, and nobody asks a model of classes.
     Run::of(thalweg().arg("predict").arg(&out).arg(&image))
         .expect(1, &["this model answers questions: use `thalweg ask`"]);

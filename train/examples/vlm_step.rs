@@ -3,11 +3,12 @@
 //!
 //! WEIGHTS is a safetensors file with the tensors of the model, and `heads`, `depth`,
 //! `decoder_heads` and `decoder_depth` in its metadata. BATCH has `tokens` [T, I], `position` [T,
-//! 2], `cu_seqlens` [B + 1], `ids` \[U\], `text_cu_seqlens` [B + 1] and `question` \[B\], and for a
-//! model with a gate `features` [N, 13], `entropy` and `salience` \[N\], `cu_patches` [B + 1],
-//! `patch` \[T\] and `query` [B, D]. RESULT gets `logits` before the first step, `losses` [steps +
-//! 1], the gradients `grad.*` of the first step, and the weights `step{N}.*` after N steps. Without
-//! arguments, it takes the files of the tests.
+//! 2], `cu_seqlens` [B + 1], or for a model with an image encoder only `tokens` [B, 3, S, S], and
+//! `ids` \[U\], `text_cu_seqlens` [B + 1] and `question` \[B\], and for a model with a gate
+//! `features` [N, 13], `entropy` and `salience` \[N\], `cu_patches` [B + 1], `patch` \[T\] and
+//! `query` [B, D]. RESULT gets `logits` before the first step, `losses` [steps + 1], the gradients
+//! `grad.*` of the first step, and the weights `step{N}.*` after N steps. Without arguments, it
+//! takes the files of the tests.
 
 mod support;
 
@@ -26,11 +27,15 @@ fn run<E: Precision>(line: &CommandLine) -> Result<()> {
     let train = Device::best()?.stream::<Train>()?;
     let mut model = TokenTransformer::<Train, E>::from_tensors(&train, &Tensors::load(weights)?)?;
     let file = Tensors::load(batch)?;
-    let rows = file.shape("tokens")?[0];
+    let shape = file.shape("tokens")?;
+    let (position, cu_seqlens) = match model.vision_language().and_then(|config| config.image_encoder) {
+        Some(_) => (&[][..], &[][..]),
+        None => (file.f32("position", &[shape[0], 2])?, file.i32("cu_seqlens")?),
+    };
     let batch = TextBatch {
-        tokens: file.f32("tokens", &[rows, model.config().input_dim])?,
-        position: file.f32("position", &[rows, 2])?,
-        cu_seqlens: file.i32("cu_seqlens")?,
+        tokens: file.f32("tokens", shape)?,
+        position,
+        cu_seqlens,
         ids: file.i32("ids")?,
         text_cu_seqlens: file.i32("text_cu_seqlens")?,
         question: file.i32("question")?,

@@ -60,6 +60,9 @@ impl TokenBatch<'_> {
 
 /// A batch of images with a question and an answer for each, on the host. The model learns to write
 /// the answer.
+///
+/// A model with an [image encoder](crate::VisionLanguageConfig::image_encoder) has pixels as
+/// `tokens`, [B, 3, `image_size`, `image_size`], and `position` and `cu_seqlens` are empty.
 #[derive(Clone, Copy, Debug)]
 pub struct TextBatch<'a> {
     /// The tokens of the images, [T, `input_dim`].
@@ -91,12 +94,11 @@ impl<'a> TextBatch<'a> {
         self.ids.len().saturating_sub(usize::try_from(asked).unwrap_or(0))
     }
 
-    /// Checks that the texts fit the images and a model with so many ids and places of a text.
-    pub(crate) fn check(&self, [vocabulary, places]: [usize; 2]) -> Result<()> {
-        let &Self { cu_seqlens, ids, text_cu_seqlens: ends, question, .. } = self;
+    /// Checks that the texts fit so many images and a model with so many ids and places of a text.
+    pub(crate) fn check(&self, images: usize, [vocabulary, places]: [usize; 2]) -> Result<()> {
+        let &Self { ids, text_cu_seqlens: ends, question, .. } = self;
         let wrong = |what: String| Err(Error::Batch(what));
-        let images = cu_seqlens.len() - 1;
-        if ends.len() != cu_seqlens.len() || question.len() != images {
+        if ends.len() != images + 1 || question.len() != images {
             let texts = ends.len().saturating_sub(1);
             return wrong(format!("{images} images with {texts} texts, and {} questions", question.len()));
         }
@@ -244,6 +246,10 @@ pub struct MicroBatch<'a, S> {
 
 /// A batch of images with questions and answers on the device, ordered by stream `S`. The host
 /// knows how many ids there are, and need not know how many tokens.
+///
+/// A model with an [image encoder](crate::VisionLanguageConfig::image_encoder) has pixels as
+/// `tokens`, [B, 3, `image_size`, `image_size`], `position` and `cu_seqlens` are empty, and there
+/// is no padding.
 #[derive(Debug)]
 pub struct DeviceTextBatch<'a, S> {
     /// The tokens of the images, [R, `input_dim`], one image after another.
@@ -303,9 +309,9 @@ impl<S> StreamBatch<S> for DeviceTextBatch<'_, S> {
 }
 
 impl<S> Parts<'_, S> {
-    /// Checks that the lengths fit each other, tokens of so many numbers, and queries of so many.
-    /// The pass has a sequence more for padding, which is never empty.
-    pub(crate) fn extent(&self, inputs: usize, query_dim: usize) -> Result<Extent> {
+    /// Checks the lengths of tokens of so many numbers. The pass has a sequence more for padding,
+    /// which is never empty.
+    fn sequences(&self, inputs: usize) -> Result<Extent> {
         let wrong = |what: String| Err(Error::Batch(what));
         let (rows, ends) = (self.position.len() / 2, self.cu_seqlens.len());
         let b = self.labels.map_or(ends.saturating_sub(1), DeviceSlice::len);
@@ -316,13 +322,25 @@ impl<S> Parts<'_, S> {
             let (tokens, position) = (self.tokens.len(), self.position.len());
             return wrong(format!("{tokens} numbers of tokens of {inputs} each, and {position} of places"));
         }
-        let mut extent = match self.padded {
+        Ok(match self.padded {
             // Rows at multiples of 8 are fast to multiply in each form of a product.
             true => {
                 Extent { rows: (rows + 1).next_multiple_of(8), sequences: b + 1, padded: true, ..Extent::default() }
             }
             false => Extent { rows, sequences: b, ..Extent::default() },
+        })
+    }
+
+    /// Checks that the lengths fit each other, tokens of so many numbers unless there are `images`
+    /// of pixels, and queries of so many.
+    pub(crate) fn extent(&self, inputs: usize, images: Option<Extent>, query_dim: usize) -> Result<Extent> {
+        let wrong = |what: String| Err(Error::Batch(what));
+        let mut extent = match images {
+            None => self.sequences(inputs)?,
+            Some(_) if self.padded => return wrong("a batch of pixels has no padding".into()),
+            Some(images) => images,
         };
+        let b = extent.labeled();
         if let Some(&DeviceTextBatch { ids, text_cu_seqlens, question, answers, .. }) = self.texts {
             if [text_cu_seqlens.len(), question.len()] != [b + 1, b] {
                 let (texts, asked) = (text_cu_seqlens.len().saturating_sub(1), question.len());

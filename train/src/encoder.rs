@@ -5,8 +5,8 @@ use thalweg::{Brand, DeviceBuffer, DeviceSlice, Graph, GraphCache, GraphWork, Li
 use crate::batch::upload;
 use crate::error::{Error, Result};
 use crate::layers::{
-    ForwardPass, Gelu, Linear, PatchEmbedding, Pooling, Sequences, Transformer, TransformerActivations,
-    TransformerActivationsOn, TransformerConfig, Weights, WeightsOn, WeightsRef, patches_of,
+    ForwardPass, Gelu, Linear, PatchActivations, PatchActivationsOn, PatchEmbedding, Pooling, Sequences, Transformer,
+    TransformerActivations, TransformerActivationsOn, TransformerConfig, Weights, WeightsOn, WeightsRef, patches_of,
 };
 use crate::layout::ParameterLayout;
 use crate::matmul_backend::{Matmul, MatmulBackend, MatmulOn};
@@ -68,13 +68,19 @@ impl EncoderConfig {
     /// # Errors
     /// A tensor is missing, a value makes no sense, or two tensors do not fit together.
     pub fn from_tensors(file: &Tensors) -> Result<Self> {
-        let proj = "patch_embed.proj.weight";
+        Self::of(file, "")
+    }
+
+    /// Reads the shape from tensors whose names have a prefix.
+    pub(crate) fn of(file: &Tensors, prefix: &str) -> Result<Self> {
+        let name = |tensor: &str| format!("{prefix}{tensor}");
+        let proj = &name("patch_embed.proj.weight");
         let &[width, 3, patch, across] = file.shape(proj)? else {
             return Err(file.format_error(format!("`{proj}` is not [width, 3, patch, patch]")));
         };
         // A file may say any extent beside one that is 0, so each extent that counts is compared
         // with `width`.
-        let &[1, places, across_places] = file.shape("pos_embed")? else {
+        let &[1, places, across_places] = file.shape(&name("pos_embed"))? else {
             return Err(file.format_error("`pos_embed` is not [1, places, width]".into()));
         };
         if across_places != width {
@@ -82,7 +88,7 @@ impl EncoderConfig {
                 file.format_error(format!("`pos_embed` has places of {across_places} numbers, and not {width}"))
             );
         }
-        let class_token = file.tensors.contains_key("cls_token");
+        let class_token = file.tensors.contains_key(&name("cls_token"));
         let count = places.saturating_sub(usize::from(class_token));
         let side = count.isqrt();
         if patch != across || patch == 0 || side == 0 || side * side != count {
@@ -91,11 +97,11 @@ impl EncoderConfig {
             );
         }
         let pool = if class_token { Pooling::Class } else { Pooling::Mean };
-        let blocks = (0..).take_while(|k| file.tensors.contains_key(&format!("blocks.{k}.norm1.weight"))).count();
-        let defaults = [Some((width / 64).max(1)), Some(blocks)];
+        let block = |k: &usize| file.tensors.contains_key(&name(&format!("blocks.{k}.norm1.weight")));
+        let defaults = [Some((width / 64).max(1)), Some((0..).take_while(block).count())];
         let (heads, depth, eps, gelu, pool) = metadata(file, defaults, (1e-6, Gelu::Erf, pool))?;
-        let classes = match file.tensors.contains_key("head.weight") {
-            true => file.matrix("head.weight", Some(width))?[0],
+        let classes = match file.tensors.contains_key(&name("head.weight")) {
+            true => file.matrix(&name("head.weight"), Some(width))?[0],
             false => 0,
         };
         let size = side.saturating_mul(patch); // which `check` refuses if it is no product
@@ -114,7 +120,7 @@ impl EncoderConfig {
         config.check().map_err(|error| file.format_error(error.to_string()))
     }
 
-    fn check(self) -> Result<Self> {
+    pub(crate) fn check(self) -> Result<Self> {
         self.blocks().check()?;
         let Self { image_size: size, patch_size: patch, .. } = self;
         // Kernels count the numbers of an image in 32 bits.
@@ -145,8 +151,31 @@ impl EncoderConfig {
         patches_of(self.image_size, self.patch_size)
     }
 
+    /// Returns the starts and the end of the rows of so many images.
+    pub(crate) fn ends(&self, images: usize) -> Vec<i32> {
+        (0..=images).map(|image| (image * self.rows()) as i32).collect()
+    }
+
     pub(crate) fn pixels(&self) -> usize {
         3 * self.image_size * self.image_size
+    }
+
+    /// Returns how many images so many pixels are.
+    fn images(&self, pixels: usize) -> Result<usize> {
+        if pixels == 0 || !pixels.is_multiple_of(self.pixels()) {
+            let size = self.image_size;
+            return Err(Error::Batch(format!("{pixels} numbers are no images of 3 x {size} x {size}")));
+        }
+        Ok(pixels / self.pixels())
+    }
+
+    /// Returns the number of images of a batch with so many pixels, positions and ends of
+    /// sequences.
+    pub(crate) fn images_of(&self, [pixels, positions, ends]: [usize; 3]) -> Result<usize> {
+        if positions + ends > 0 {
+            return Err(Error::Batch("images of pixels have neither `position` nor `cu_seqlens`".into()));
+        }
+        self.images(pixels)
     }
 
     fn blocks(&self) -> TransformerConfig {
@@ -170,7 +199,7 @@ impl Model {
         let EncoderConfig { image_size, patch_size, embed_dim: width, num_classes: classes, class_token, .. } =
             config.check()?;
         let mut layout = ParameterLayout::default();
-        let embedding = PatchEmbedding::new(&mut layout, image_size, patch_size, class_token, width)?;
+        let embedding = PatchEmbedding::new(&mut layout, "", image_size, patch_size, class_token, width)?;
         let blocks = Transformer::new(&mut layout, "", config.blocks())?;
         let head = if classes > 0 { Some(Linear::new(&mut layout, "head", width, classes)?) } else { None };
         Ok(Self { config, layout, embedding, blocks, head })
@@ -180,8 +209,7 @@ impl Model {
 /// The buffers that one batch of images in flight needs.
 #[derive(Debug, Resource)]
 struct Pass<E: Precision> {
-    patches: DeviceBuffer<E>,
-    embedded: DeviceBuffer<f32>,
+    patches: PatchActivations<E>,
     cu_seqlens: DeviceBuffer<i32>,
     matmul: Matmul,
     activations: TransformerActivations<E>,
@@ -193,15 +221,14 @@ struct Pass<E: Precision> {
 }
 
 impl<S: LiveBrand, E: Precision> PassOn<S, E> {
-    fn new(s: &Stream<S>, products: MatmulBackend, config: &EncoderConfig, images: usize) -> thalweg::Result<Self> {
+    fn new(s: &Stream<S>, products: MatmulBackend, model: &Model, images: usize) -> thalweg::Result<Self> {
+        let config = &model.config;
         let &EncoderConfig { embed_dim: width, num_classes: classes, .. } = config;
         let rows = images * config.rows();
         let mut cu_seqlens = s.alloc(images + 1)?;
-        let ends: Vec<i32> = (0..=images).map(|i| (i * config.rows()) as i32).collect();
-        upload(s, &ends, &mut cu_seqlens)?;
+        upload(s, &config.ends(images), &mut cu_seqlens)?;
         Ok(Self {
-            patches: s.alloc(images * config.pixels())?,
-            embedded: s.alloc(images * config.patches() * width)?,
+            patches: PatchActivationsOn::new(s, &model.embedding, images, false)?,
             cu_seqlens,
             matmul: MatmulOn::new(s, products)?,
             activations: TransformerActivationsOn::new(s, config.blocks(), rows, false)?,
@@ -225,7 +252,8 @@ pub struct Encoding {
 
 /// A vision transformer on one stream. A state dict of timm loads as it is.
 ///
-/// It computes forward only: it is the frozen encoder in front of a model that learns.
+/// It computes forward only: it is the frozen encoder in front of a model that learns. The encoder
+/// that learns is that of a [vision-language model](crate::VisionLanguageConfig::image_encoder).
 pub struct ImageEncoder<S: LiveBrand, E: Precision> {
     stream: Stream<S>,
     model: Model,
@@ -326,7 +354,7 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
         if self.pass.as_ref().is_none_or(|pass| pass.room < images) {
             self.graphs.clear();
             self.pass = None; // its memory is free before the new one is allocated
-            self.pass = Some(PassOn::new(&self.stream, self.products, &self.model.config, images)?);
+            self.pass = Some(PassOn::new(&self.stream, self.products, &self.model, images)?);
         }
         Ok(())
     }
@@ -338,15 +366,14 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
     /// # Errors
     /// The number of pixels is no number of images, there is no memory, or the device failed.
     pub fn features(&mut self, pixels: &DeviceSlice<S, f32>) -> Result<&DeviceSlice<S, f32>> {
-        let images = self.images(pixels.len())?;
+        let images = self.model.config.images(pixels.len())?;
         self.room(images)?;
         let s = self.stream;
         let (Some(parameters), Some(mut pass)) = (self.parameters.take(), self.pass.take()) else {
             return Err(Error::Lost);
         };
         // The pixels are the caller's, so this launch is not part of the graph.
-        let cut = pass.patches.slice_mut(..pixels.len()).map_err(thalweg::Error::from);
-        let cut = cut.and_then(|to| self.model.embedding.cut(&s, images, pixels, to));
+        let cut = self.model.embedding.cut(&s, images, pixels, &mut pass.patches);
         let whole = (parameters, pass);
         let (whole, enqueued) = match cut {
             Err(error) => (whole, Err(error)),
@@ -359,15 +386,6 @@ impl<S: LiveBrand, E: Precision> ImageEncoder<S, E> {
         let pass = self.pass.insert(whole.1);
         enqueued?;
         Ok(pass.activations.features(images * self.model.config.rows())?)
-    }
-
-    fn images(&self, pixels: usize) -> Result<usize> {
-        let (config, one) = (&self.model.config, self.model.config.pixels());
-        if pixels == 0 || !pixels.is_multiple_of(one) {
-            let size = config.image_size;
-            return Err(Error::Batch(format!("{pixels} numbers are no images of 3 x {size} x {size}")));
-        }
-        Ok(pixels / one)
     }
 
     /// Encodes images, `pixels` as for [`features`](Self::features), and waits for the result.
@@ -409,12 +427,9 @@ impl Model {
         images: usize,
         pass: &mut PassOn<S, E>,
     ) -> thalweg::Result<()> {
-        let config = &self.config;
-        let rows = images * config.rows();
+        let rows = images * self.config.rows();
         let mut f = ForwardPass::new(s, w, &mut pass.matmul);
-        let cut = pass.patches.slice(..images * config.pixels())?;
-        let embedded = pass.embedded.slice_mut(..images * config.patches() * config.embed_dim)?;
-        self.embedding.forward(&mut f, images, cut, embedded, pass.activations.input(rows)?)?;
+        self.embedding.forward(&mut f, images, &mut pass.patches, pass.activations.input(rows)?)?;
         let batch = Sequences::new(rows, pass.cu_seqlens.slice(..=images)?);
         self.blocks.forward(&mut f, &batch, &mut pass.activations)
     }

@@ -17,7 +17,7 @@
 //! | `model` | the model as functions on a stream; [`TokenTransformerConfig`] |
 //! | `gate` | [`GateConfig`]: relevance that learns |
 //! | `encoder` | [`ImageEncoder`]: a vision transformer as timm's |
-//! | `vision_language` | [`VisionLanguage`]: tokens of an image to text, in two halves; [`TextServer`] |
+//! | `vision_language` | [`VisionLanguage`]: tokens or pixels of an image to text, in two halves; [`TextServer`] |
 //! | [`layers`] | the layers of which these models are made, and models of your own can be |
 //! | `optimizer` | [`AdamW`], [`AdamWState`], [`Schedule`] |
 //! | `layout` | [`ParameterLayout`]: where the weights lie in a flat buffer |

@@ -1,7 +1,8 @@
 //! The token transformer as functions on a stream: forward, loss and backward of one batch.
 //!
 //! Its head is a classifier, or it is the encoder of a vision-language model, whose projector and
-//! decoder are the head then (`vision_language::learning`).
+//! decoder are the head then (`vision_language::learning`). Such an encoder may have patches of
+//! pixels instead of tokens.
 
 use std::ops::Range;
 
@@ -9,19 +10,22 @@ use thalweg::{Brand, DeviceBuffer, LiveBrand, Resource, Stream};
 use thalweg_kernels::train::{argmax, sum_rows};
 
 use crate::batch::{Extent, HostBatch, MicroBatch, Parts, upload};
+use crate::encoder::EncoderConfig;
 use crate::error::{Error, Result};
 use crate::gate::{Gate, GateConfig, GatePass, GatePassOn};
 use crate::layers::{
-    BackwardPass, BackwardScratch, BackwardScratchOn, CrossEntropy, ForwardPass, Gelu, GradientSink, Linear, Pooling,
-    Sequences, TokenEmbedding, Transformer, TransformerActivations, TransformerActivationsOn, TransformerConfig,
-    TransformerScratch, TransformerScratchOn, WeightsRef,
+    BackwardPass, BackwardScratch, BackwardScratchOn, CrossEntropy, ForwardPass, Gelu, GradientSink, Linear,
+    PatchActivations, Pooling, Sequences, TokenEmbedding, Transformer, TransformerActivations,
+    TransformerActivationsOn, TransformerConfig, TransformerScratch, TransformerScratchOn, WeightsRef,
 };
 use crate::layout::ParameterLayout;
 use crate::matmul_backend::{Matmul, MatmulBackend, MatmulOn};
 use crate::metadata::metadata;
 use crate::precision::Precision;
 use crate::tensors::Tensors;
-use crate::vision_language::{Decoder, Encoder, Half, Seen, TextHead, TextPass, TextPassOn, VisionLanguageConfig};
+use crate::vision_language::{
+    Decoder, Embedding, Encoder, Half, Seen, TextHead, TextPass, TextPassOn, VisionLanguageConfig,
+};
 
 /// The shape of a token transformer.
 #[derive(Clone, Copy, Debug, PartialEq, thalweg::__Setters)]
@@ -127,12 +131,14 @@ pub(crate) struct Model {
     pub(crate) config: TokenTransformerConfig,
     pub(crate) layout: ParameterLayout,
     gate: Option<Gate>,
-    embedding: TokenEmbedding,
+    embedding: Embedding,
     blocks: Transformer,
     head: Head,
     /// The half that does not learn.
     frozen: Option<Half>,
 }
+
+const NO_PATCHES: &str = "the memory of a model with an image encoder has that of patches";
 
 /// The part that makes logits of the features.
 #[derive(Clone, Debug)]
@@ -147,6 +153,7 @@ enum Head {
 pub(crate) struct Pass<E: Precision> {
     tokens: DeviceBuffer<f32>,
     operands: DeviceBuffer<E>,
+    patches: Option<PatchActivations<E>>,
     position: DeviceBuffer<f32>,
     cu_seqlens: DeviceBuffer<i32>,
     labels: DeviceBuffer<i32>,
@@ -182,22 +189,23 @@ pub(crate) struct Scratch<E: Precision> {
 }
 
 impl<S: LiveBrand, E: Precision> PassOn<S, E> {
-    fn new(
-        s: &Stream<S>,
-        products: MatmulBackend,
-        config: &TokenTransformerConfig,
-        texts: Option<&VisionLanguageConfig>,
-        extent: Extent,
-    ) -> thalweg::Result<Self> {
+    fn new(s: &Stream<S>, products: MatmulBackend, model: &Model, extent: Extent) -> thalweg::Result<Self> {
         let (Extent { rows, sequences, .. }, outputs) = (extent, extent.outputs());
+        let (config, texts) = (&model.config, model.texts());
         let &TokenTransformerConfig { input_dim: inputs, num_classes: classes, .. } = config;
         // The numbers of a row that the head sees.
         let width = texts.map_or(config.embed_dim, |texts| texts.text_embed_dim);
+        let mut cu_seqlens = s.alloc(sequences + 1)?;
+        if let Some(encoder) = model.image_encoder() {
+            // All images have as many rows, so a batch need not say it.
+            upload(s, &encoder.ends(sequences), &mut cu_seqlens)?;
+        }
         Ok(Self {
             tokens: s.alloc(rows * inputs)?,
             operands: s.alloc(rows * inputs * E::ROOM)?,
+            patches: model.embedding.images(s, sequences, true)?,
             position: s.alloc(2 * rows)?,
-            cu_seqlens: s.alloc(sequences + 1)?,
+            cu_seqlens,
             labels: s.alloc(outputs)?,
             gate: config.gate.map(|gate| GatePassOn::new(s, gate, inputs, extent)).transpose()?,
             matmul: MatmulOn::new(s, products)?,
@@ -225,8 +233,8 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
 
     /// Copies a batch to the device. The host copies it into page-locked memory and waits for
     /// nothing.
-    pub(crate) fn upload(&mut self, s: &Stream<S>, batch: &impl HostBatch) -> thalweg::Result<()> {
-        self.extent = Extent::of(batch);
+    pub(crate) fn upload(&mut self, s: &Stream<S>, batch: &impl HostBatch, extent: Extent) -> thalweg::Result<()> {
+        self.extent = extent;
         if let Some((texts, pass)) = batch.texts().zip(self.text.as_mut()) {
             pass.upload(s, texts)?;
         }
@@ -255,14 +263,18 @@ impl<S: LiveBrand, E: Precision> PassOn<S, E> {
     pub(crate) fn take(&mut self, s: &Stream<S>, batch: &Parts<'_, S>, extent: Extent) -> thalweg::Result<()> {
         self.extent = extent;
         let (given, rows, b) = (batch.position.len() / 2, extent.rows, extent.labeled());
-        let inputs = batch.tokens.len() / given;
-        let (tokens, more) = self.tokens.slice_mut(..rows * inputs)?.split_at_mut(given * inputs)?;
-        s.copy(batch.tokens, tokens)?;
-        s.zero(more)?;
-        let (position, more) = self.position.slice_mut(..2 * rows)?.split_at_mut(2 * given)?;
-        s.copy(batch.position, position)?;
-        s.zero(more)?;
-        s.copy(batch.cu_seqlens, self.cu_seqlens.slice_mut(..=b)?)?;
+        if self.patches.is_some() {
+            s.copy(batch.tokens, self.tokens.slice_mut(..batch.tokens.len())?)?;
+        } else {
+            let inputs = batch.tokens.len() / given;
+            let (tokens, more) = self.tokens.slice_mut(..rows * inputs)?.split_at_mut(given * inputs)?;
+            s.copy(batch.tokens, tokens)?;
+            s.zero(more)?;
+            let (position, more) = self.position.slice_mut(..2 * rows)?.split_at_mut(2 * given)?;
+            s.copy(batch.position, position)?;
+            s.zero(more)?;
+            s.copy(batch.cu_seqlens, self.cu_seqlens.slice_mut(..=b)?)?;
+        }
         if extent.padded {
             s.fill(self.cu_seqlens.slice_mut(b + 1..=b + 1)?, rows as i32)?;
         }
@@ -282,7 +294,7 @@ impl Model {
             config.check()?;
         let mut layout = ParameterLayout::default();
         let gate = config.gate.map(|gate| Gate::new(&mut layout, gate)).transpose()?;
-        let embedding = TokenEmbedding::new(&mut layout, "", inputs, width)?;
+        let embedding = Embedding::Tokens(TokenEmbedding::new(&mut layout, "", inputs, width)?);
         let blocks = Transformer::new(&mut layout, "", config.blocks())?;
         let head = Head::Classes(Linear::new(&mut layout, "head", width, classes)?);
         Ok(Self { config, layout, gate, embedding, blocks, head, frozen: None })
@@ -290,9 +302,9 @@ impl Model {
 
     /// Makes the model that answers questions about images.
     pub(crate) fn answering(config: VisionLanguageConfig) -> Result<Self> {
-        let mut layout = ParameterLayout::default();
+        let (mut layout, config) = (ParameterLayout::default(), config.check()?);
         let gate = config.gate.map(|gate| Gate::new(&mut layout, gate)).transpose()?;
-        let Encoder { embedding, blocks, projector } = Encoder::new(&mut layout, config.check()?)?;
+        let Encoder { embedding, blocks, projector } = Encoder::new(&mut layout, config)?;
         let decoder = Decoder::new(&mut layout, config)?;
         let head = Head::Text(Box::new(TextHead { config, projector, decoder }));
         let VisionLanguageConfig { input_dim, embed_dim, num_heads, depth, vocab_size, norm_eps, .. } = config;
@@ -331,6 +343,11 @@ impl Model {
         if let Head::Text(head) = &self.head { Some(&head.config) } else { None }
     }
 
+    /// Returns the shape of the image encoder, if the model has one.
+    fn image_encoder(&self) -> Option<&EncoderConfig> {
+        self.texts().and_then(|config| config.image_encoder.as_ref())
+    }
+
     /// Freezes a half of a vision-language model.
     pub(crate) fn freeze(&mut self, half: Option<Half>) -> Result<()> {
         if half.is_some() && self.texts().is_none() {
@@ -362,23 +379,41 @@ impl Model {
     pub(crate) fn check(&self, batch: &impl HostBatch, learns: bool) -> Result<Extent> {
         let shape = [self.config.input_dim, self.config.num_classes];
         self.check_parts(batch.texts().is_some(), batch.patches().is_some())?;
+        let mut extent = Extent::of(batch);
         match (self.texts(), batch.texts()) {
             (Some(config), Some(texts)) => {
-                texts.images().check(shape, false)?;
-                texts.check([config.vocab_size, config.max_tokens])?;
+                match self.images([texts.tokens.len(), texts.position.len(), texts.cu_seqlens.len()])? {
+                    Some(images) => (extent.rows, extent.sequences) = (images.rows, images.sequences),
+                    None => texts.images().check(shape, false)?,
+                }
+                texts.check(extent.sequences, [config.vocab_size, config.max_tokens])?;
             }
             _ => batch.sequences().check(shape, learns)?,
         }
         if let Some(patches) = batch.patches() {
             patches.check(batch.sequences().cu_seqlens, self.query_dim())?;
         }
-        Ok(Extent::of(batch))
+        Ok(extent)
     }
 
     /// Checks a batch on the device, and returns its extent.
     pub(crate) fn extent<S>(&self, batch: &Parts<'_, S>) -> Result<Extent> {
         self.check_parts(batch.texts.is_some(), batch.patches.is_some())?;
-        batch.extent(self.config.input_dim, self.query_dim())
+        let images = self.images([batch.tokens.len(), batch.position.len(), batch.cu_seqlens.len()])?;
+        batch.extent(self.config.input_dim, images, self.query_dim())
+    }
+
+    /// Returns the extent of images with so many pixels, positions and ends of sequences, if the
+    /// model has an image encoder.
+    fn images(&self, lens: [usize; 3]) -> Result<Option<Extent>> {
+        let Some(encoder) = self.image_encoder() else { return Ok(None) };
+        let sequences = encoder.images_of(lens)?;
+        Ok(Some(Extent { rows: sequences * encoder.rows(), sequences, ..Extent::default() }))
+    }
+
+    /// Returns the pixels of so many images.
+    fn pixels(&self, images: usize) -> usize {
+        self.image_encoder().map_or(0, |encoder| images * encoder.pixels())
     }
 
     /// Returns the numbers of a query of the gate.
@@ -405,7 +440,7 @@ impl Model {
         products: MatmulBackend,
         extent: Extent,
     ) -> thalweg::Result<PassOn<S, E>> {
-        PassOn::new(s, products, &self.config, self.texts(), extent)
+        PassOn::new(s, products, self, extent)
     }
 
     /// Makes room for the gradients of a batch.
@@ -431,14 +466,23 @@ impl Model {
         let TokenTransformerConfig { input_dim: inputs, embed_dim: width, num_classes: classes, .. } = self.config;
         let (extent @ Extent { rows, sequences, .. }, outputs) = (pass.extent, pass.extent.outputs());
         let mut f = ForwardPass::new(s, w, &mut pass.matmul);
-        let mut tokens = pass.tokens.slice(..rows * inputs)?;
-        if let Some((gate, pass)) = self.gate.as_ref().zip(pass.gate.as_mut()) {
-            gate.forward(&mut f, extent, tokens, pass)?;
-            tokens = pass.tokens(rows * inputs)?;
+        let x = pass.activations.input(rows)?;
+        match (&self.embedding, &mut pass.patches) {
+            (Embedding::Patches(embedding), Some(patches)) => {
+                embedding.cut(s, sequences, pass.tokens.slice(..self.pixels(sequences))?, patches)?;
+                embedding.forward(&mut f, sequences, patches, x)?;
+            }
+            (Embedding::Tokens(embedding), _) => {
+                let mut tokens = pass.tokens.slice(..rows * inputs)?;
+                if let Some((gate, pass)) = self.gate.as_ref().zip(pass.gate.as_mut()) {
+                    gate.forward(&mut f, extent, tokens, pass)?;
+                    tokens = pass.tokens(rows * inputs)?;
+                }
+                let tokens = E::rounded(s, tokens, &mut pass.operands)?;
+                embedding.forward(&mut f, rows, tokens, pass.position.slice(..2 * rows)?, x)?;
+            }
+            (Embedding::Patches(_), None) => unreachable!("{NO_PATCHES}"),
         }
-        let tokens = E::rounded(s, tokens, &mut pass.operands)?;
-        let position = pass.position.slice(..2 * rows)?;
-        self.embedding.forward(&mut f, rows, tokens, position, pass.activations.input(rows)?)?;
 
         let batch = Sequences::new(rows, pass.cu_seqlens.slice(..=sequences)?);
         self.blocks.forward(&mut f, &batch, &mut pass.activations)?;
@@ -525,6 +569,13 @@ impl Model {
         }
         self.blocks.backward(&mut b, &batch, &mut pass.activations, &mut scratch.blocks)?;
 
+        let embedding = match (&self.embedding, &mut pass.patches) {
+            (Embedding::Tokens(embedding), _) => embedding,
+            (Embedding::Patches(embedding), Some(patches)) => {
+                return embedding.backward(&mut b, sequences, scratch.blocks.rows(rows)?, patches);
+            }
+            (Embedding::Patches(_), None) => unreachable!("{NO_PATCHES}"),
+        };
         let gradient = scratch.blocks.input(s, rows)?;
         let (position, tokens) = (pass.position.slice(..2 * rows)?, pass.tokens.slice(..rows * inputs)?);
         let seen = match &pass.gate {
@@ -532,9 +583,9 @@ impl Model {
             None => tokens,
         };
         let seen = E::operands(seen, &pass.operands);
-        self.embedding.backward(&mut b, rows, seen, position, gradient.dx, gradient.operands)?;
+        embedding.backward(&mut b, rows, seen, position, gradient.dx, gradient.operands)?;
         let Some((gate, of_gate)) = self.gate.as_ref().zip(pass.gate.as_mut()) else { return Ok(()) };
-        self.embedding.backward_input(&mut b, rows, gradient.operands, of_gate.gradient(rows * inputs)?)?;
+        embedding.backward_input(&mut b, rows, gradient.operands, of_gate.gradient(rows * inputs)?)?;
         gate.backward(&mut b, pass.extent, tokens, of_gate)
     }
 

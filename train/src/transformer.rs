@@ -316,7 +316,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
     /// the optimizer are then those of the step before.
     pub fn step(&mut self, batch: &impl HostBatch) -> Result<Loss> {
         let extent = self.model.check(batch, true)?;
-        self.learn(extent, |s, pass| Ok(pass.upload(s, batch)?))
+        self.learn(extent, |s, pass| Ok(pass.upload(s, batch, extent)?))
     }
 
     /// Enqueues a step on a batch that is on the device. It returns at once. The batch is copied,
@@ -404,7 +404,7 @@ impl<S: LiveBrand, E: Precision> TokenTransformer<S, E> {
         let Self { stream: s, model, state: Some((parameters, _)), pass: Some(pass), .. } = self else {
             return Err(Error::Lost);
         };
-        pass.upload(s, batch)?;
+        pass.upload(s, batch, extent)?;
         model.predict(s, parameters, pass)?;
         Ok(pass)
     }

@@ -2,10 +2,12 @@
 
 usage: pip install numpy; python3 train/tests/answers.py train/tests/golden/answers
                           python3 train/tests/answers.py train/tests/golden/answers-gate tensions
+                          python3 train/tests/answers.py train/tests/golden/answers-timm pixels
 
 The images, questions and answers have unlike lengths, encoder and decoder have several heads, and GELU is by the error
 function. Gradients come from a tape of operations. `finite` compares some with differences. It writes `weights`, `batch`
 and `expected`, with the names that the example `vlm_step` has. With `tensions` or `softmax`, the model has a gate with such a balancer.
+With `pixels`, the encoder is timm's vision transformer, and `weights` says about it only what a state dict does not.
 """
 import json
 import math
@@ -14,12 +16,15 @@ import sys
 
 import numpy as np
 
-STEPS, RATE, DECAY, EPS = 3, 1e-3, 0.05, 1e-5
+STEPS, RATE, DECAY = 3, 1e-3, 0.05
 INPUTS, WIDTH, HEADS, DEPTH = 5, 16, 2, 2
 TEXT_WIDTH, TEXT_HEADS, TEXT_DEPTH, IDS, PLACES = 24, 3, 2, 19, 14
 IMAGES, QUESTIONS, ANSWERS = [1, 7, 3, 12], [2, 1, 6, 3], [4, 2, 3, 7]
 PATCHES, QUERY, FEATURES, HIDDEN, BALANCER = [1, 3, 2, 5], 6, 13, 64, 128
-folder, balance = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
+SIZE, SIDE = 6, 2
+folder, kind = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
+pixels, balance = kind == "pixels", kind if kind != "pixels" else None
+EPS = 1e-6 if pixels else 1e-5
 random = np.random.default_rng(31)
 
 
@@ -189,6 +194,20 @@ def gated(w, batch, b):
     return Node(tokens * gate.value, (gate,), lambda g: ((g * tokens).sum(1, keepdims=True),))
 
 
+def flat(a, shape):
+    return Node(a.value.reshape(shape), (a,), lambda g: (g.reshape(a.value.shape),))
+
+
+def embedded(w, image):
+    """The rows of the class token and of the patches of an image, each with its place."""
+    across = range(0, SIZE, SIDE)
+    cut = np.stack([image[:, y : y + SIDE, x : x + SIDE].ravel() for y in across for x in across])
+    kernel = flat(w["encoder.patch_embed.proj.weight"], (WIDTH, -1))
+    patches = plus(product(Node(cut), turned(kernel)), w["encoder.patch_embed.proj.bias"])
+    rows = stacked([flat(w["encoder.cls_token"], (1, WIDTH)), patches], 0)
+    return plus(rows, flat(w["encoder.pos_embed"], rows.value.shape))
+
+
 def linear(w, name, x):
     return plus(product(x, turned(w[name + ".weight"])), w[name + ".bias"])
 
@@ -215,11 +234,14 @@ def learn(w, batch):
     """The logits of the answers' ids, and the loss."""
     found, labels = [], []
     for b, asked in enumerate(batch["question"]):
-        image = slice(*batch["cu_seqlens"][b : b + 2])
         ids = batch["ids"][slice(*batch["text_cu_seqlens"][b : b + 2])]
-        tokens = gated(w, batch, b) if balance else Node(batch["tokens"][image])
-        position = Node(batch["position"][image])
-        x = plus(linear(w, "encoder.embed", tokens), product(position, turned(w["encoder.position.weight"])))
+        if pixels:
+            x = embedded(w, batch["tokens"][b])
+        else:
+            image = slice(*batch["cu_seqlens"][b : b + 2])
+            tokens = gated(w, batch, b) if balance else Node(batch["tokens"][image])
+            position = Node(batch["position"][image])
+            x = plus(linear(w, "encoder.embed", tokens), product(position, turned(w["encoder.position.weight"])))
         count = x.value.shape[0]
         image = linear(w, "projector", blocks(w, "encoder.", x, DEPTH, HEADS, np.ones((count, count), bool)))
         # The last id of an answer is said and not heard.
@@ -263,9 +285,15 @@ def shapes():
         ]:
             yield name + ".weight", (out, inputs)
             yield name + ".bias", (out,)
-    yield "encoder.embed.weight", (WIDTH, INPUTS)
-    yield "encoder.embed.bias", (WIDTH,)
-    yield "encoder.position.weight", (WIDTH, 2)
+    if pixels:
+        yield "encoder.patch_embed.proj.weight", (WIDTH, 3, SIDE, SIDE)
+        yield "encoder.patch_embed.proj.bias", (WIDTH,)
+        yield "encoder.cls_token", (1, 1, WIDTH)
+        yield "encoder.pos_embed", (1, (SIZE // SIDE) ** 2 + 1, WIDTH)
+    else:
+        yield "encoder.embed.weight", (WIDTH, INPUTS)
+        yield "encoder.embed.bias", (WIDTH,)
+        yield "encoder.position.weight", (WIDTH, 2)
     yield from of_blocks("encoder.", WIDTH, DEPTH)
     yield "projector.weight", (TEXT_WIDTH, WIDTH)
     yield "projector.bias", (TEXT_WIDTH,)
@@ -278,6 +306,10 @@ def drawn(name, shape):
     x = random.standard_normal(shape)
     if len(shape) == 2:
         return x / math.sqrt(shape[1])
+    if name.endswith("proj.weight"):
+        return x / math.sqrt(np.prod(shape[1:]))
+    if len(shape) == 3:  # of the class token and the places
+        return 0.5 * x
     return 0.1 * x + (1 if "norm" in name and name.endswith("weight") else 0)
 
 
@@ -296,7 +328,8 @@ def save(tensors, name, metadata):
 def finite(w, batch, grads):
     """Compares gradients with differences, in some directions."""
     names = ["decoder.tok.weight", "decoder.pos.weight", "projector.weight", "encoder.blocks.0.attn.qkv.weight"]
-    for name in names + [name for name in w if name.startswith(("participatory", "balancer"))]:
+    others = ("participatory", "balancer", "encoder.patch_embed", "encoder.cls_token", "encoder.pos_embed")
+    for name in names + [name for name in w if name.startswith(others)]:
         way, step = random.standard_normal(w[name].value.shape), 1e-5
         sides = []
         for sign in [1, -1]:
@@ -309,10 +342,16 @@ def finite(w, batch, grads):
 
 ends = lambda lengths: np.cumsum([0, *lengths]).astype("i4")
 texts = [np.append(random.integers(1, IDS, asked + said - 1), 0) for asked, said in zip(QUESTIONS, ANSWERS)]
+if pixels:
+    images = {"tokens": random.standard_normal((len(IMAGES), 3, SIZE, SIZE)).astype("f4")}
+else:
+    images = {
+        "tokens": random.standard_normal((sum(IMAGES), INPUTS)).astype("f4"),
+        "position": random.random((sum(IMAGES), 2)).astype("f4"),
+        "cu_seqlens": ends(IMAGES),
+    }
 batch = {
-    "tokens": random.standard_normal((sum(IMAGES), INPUTS)).astype("f4"),
-    "position": random.random((sum(IMAGES), 2)).astype("f4"),
-    "cu_seqlens": ends(IMAGES),
+    **images,
     "ids": np.concatenate(texts).astype("i4"),
     "text_cu_seqlens": ends(map(len, texts)),
     "question": np.array(QUESTIONS, "i4"),
@@ -327,8 +366,12 @@ if balance:
     batch["query"] = random.standard_normal((len(IMAGES), QUERY)).astype("f4")
 first = {name: drawn(name, shape).astype("f4") for name, shape in shapes()}
 save(batch, "batch", {})
-counts = dict(heads=HEADS, depth=DEPTH, decoder_heads=TEXT_HEADS, decoder_depth=TEXT_DEPTH)
-save(first, "weights", {**{key: str(value) for key, value in counts.items()}, "gelu": "erf", **({"tensions": str(balance == "tensions").lower()} if balance else {})})
+described = dict(heads=HEADS, depth=DEPTH, decoder_heads=TEXT_HEADS, decoder_depth=TEXT_DEPTH, gelu="erf")
+if pixels:
+    del described["depth"], described["gelu"]
+if balance:
+    described["tensions"] = str(balance == "tensions").lower()
+save(first, "weights", {key: str(value) for key, value in described.items()})
 
 values = {name: tensor.astype("f8") for name, tensor in first.items()}
 moments = {name: [np.zeros_like(v), np.zeros_like(v)] for name, v in values.items()}

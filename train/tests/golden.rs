@@ -22,9 +22,12 @@ fn without_keys(name: &str, v: &[f32]) -> Vec<f32> {
 /// gradients, and of updates. Returns the bits of the logits.
 fn check<E: Precision>(device: Device, folder: &str, products: MatmulBackend, bounds: [f64; 3]) -> Vec<u32> {
     let [weights, file] = ["weights", "batch"].map(|name| golden(&format!("{folder}/{name}")));
-    let (inputs, rows) = (file.shape("tokens").unwrap()[1], file.shape("tokens").unwrap()[0]);
-    let (tokens, position) = (file.f32("tokens", &[rows, inputs]), file.f32("position", &[rows, 2]));
-    let (tokens, position, cu_seqlens) = (tokens.unwrap(), position.unwrap(), file.i32("cu_seqlens").unwrap());
+    // A batch of pixels has no positions and no ends.
+    let [tokens, position] = ["tokens", "position"].map(|name| match file.tensors.contains_key(name) {
+        true => numbers(&file, name),
+        false => Vec::new(),
+    });
+    let (tokens, position, cu_seqlens) = (&tokens[..], &position[..], file.i32("cu_seqlens").unwrap_or_default());
     let files = (folder, &weights);
     match file.i32("labels") {
         Ok(labels) => {
@@ -105,9 +108,9 @@ fn agrees<E: Precision>(
 }
 
 /// A token transformer, and vision-language models: one with heads of 64 numbers, and one of
-/// `answers.py` with unlike lengths, several heads and the error function, without a gate and with
-/// one whose balancer weighs by tensions.
-const FOLDERS: [&str; 4] = ["small", "vlm-learn", "answers", "answers-gate"];
+/// `answers.py` with unlike lengths, several heads and the error function: without a gate, with one
+/// whose balancer weighs by tensions, and with timm's vision transformer as the encoder.
+const FOLDERS: [&str; 5] = ["small", "vlm-learn", "answers", "answers-gate", "answers-timm"];
 
 /// Checks that a library computed something where a model was given one: its sums have another
 /// order.

@@ -13,8 +13,8 @@ use proptest::prelude::*;
 use thalweg::simt::bf16;
 use thalweg::{Device, Stream, stream_tags};
 use thalweg_train::{
-    Data, Error, Gelu, ImageEncoder, Tensors, TokenBatch, TokenTransformer, TokenTransformerConfig, VisionLanguage,
-    VisionLanguageConfig,
+    Data, EncoderConfig, Error, Gelu, ImageEncoder, Tensors, TokenBatch, TokenTransformer, TokenTransformerConfig,
+    VisionLanguage, VisionLanguageConfig,
 };
 use thalweg_vision::{Head, Query};
 
@@ -272,11 +272,14 @@ enum Kind {
     Checkpoint,
     Encoder,
     VisionLanguage,
+    /// The same with an image encoder.
+    Pixels,
     Head,
     Query,
 }
 
-const KINDS: [Kind; 6] = [Kind::Model, Kind::Checkpoint, Kind::Encoder, Kind::VisionLanguage, Kind::Head, Kind::Query];
+const KINDS: [Kind; 7] =
+    [Kind::Model, Kind::Checkpoint, Kind::Encoder, Kind::VisionLanguage, Kind::Pixels, Kind::Head, Kind::Query];
 
 struct Bench {
     s: Stream<Work>,
@@ -315,8 +318,15 @@ impl Bench {
                 model().checkpoint(&self.path, &BTreeMap::new()).unwrap();
                 return Sketch::of(&Tensors::load(&self.path).unwrap());
             }
-            Kind::VisionLanguage => {
+            Kind::VisionLanguage | Kind::Pixels => {
+                let shape = EncoderConfig::default()
+                    .with_image_size(4)
+                    .with_patch_size(2)
+                    .with_embed_dim(8)
+                    .with_num_heads(2)
+                    .with_depth(1);
                 let config = VisionLanguageConfig::default()
+                    .with_image_encoder(matches!(kind, Kind::Pixels).then_some(shape))
                     .with_input_dim(3)
                     .with_embed_dim(8)
                     .with_num_heads(2)
@@ -401,6 +411,13 @@ impl Bench {
                 let mut model = model?;
                 let tokens = vec![0.5; 3 * model.config().input_dim];
                 model.generate(&tokens, &points, &[0], 1).map(drop)
+            }
+            Kind::Pixels => {
+                let model = VisionLanguage::<_, f32>::from_tensors(s, &Tensors::load(&self.path)?);
+                loaded();
+                let mut model = model?;
+                let size = model.config().image_encoder.map_or(0, |encoder| encoder.image_size);
+                model.generate(&vec![0.5; 3 * size.pow(2)], &[], &[0], 1).map(drop)
             }
             Kind::Head => {
                 let head = Head::from_safetensors(bytes);

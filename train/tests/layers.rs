@@ -6,7 +6,7 @@ use thalweg::simt::bf16;
 use thalweg::{DeviceBuffer, LiveBrand, On, Stream};
 use thalweg_train::layers::{
     AttentionBuffers, AttentionScratch, BackwardPass, BackwardScratchOn, CrossEntropy, ForwardPass, LayerNorm, Linear,
-    Mlp, MlpBuffers, Pooling, SelfAttention, Sequences, TokenEmbedding, WeightsOn,
+    Mlp, MlpBuffers, PatchActivationsOn, PatchEmbedding, Pooling, SelfAttention, Sequences, TokenEmbedding, WeightsOn,
 };
 use thalweg_train::{AdamW, AdamWStateOn, Gelu, MatmulBackend, MatmulOn, ParameterLayout, Precision};
 
@@ -287,4 +287,86 @@ fn learns<E: Precision>() {
 fn a_model_of_layers_learns() {
     learns::<f32>();
     learns::<bf16>();
+}
+
+/// Images of 6 x 6 pixels in patches of 2 x 2, and more images than one launch sums.
+const SIZE: usize = 6;
+const SIDE: usize = 2;
+const IMAGES: usize = 40;
+
+/// Computes the rows of images, in f64, as timm's vision transformer has them.
+fn rows_of_images(layout: &ParameterLayout, weights: &[f64], pixels: &[f32]) -> Vec<f64> {
+    let tensor =
+        |name: &str| layout.slots().iter().find(|slot| slot.name == name).map(|slot| &weights[slot.range.clone()]);
+    let [w, b, position] =
+        ["in.patch_embed.proj.weight", "in.patch_embed.proj.bias", "in.pos_embed"].map(|name| tensor(name).unwrap());
+    let across = SIZE / SIDE;
+    let mut x = Vec::new();
+    for image in pixels.chunks(3 * SIZE * SIZE) {
+        let mut rows = tensor("in.cls_token").unwrap_or_default().to_vec();
+        for (patch, c) in (0..across * across).flat_map(|patch| (0..WIDTH).map(move |c| (patch, c))) {
+            let (top, left) = (patch / across * SIDE, patch % across * SIDE);
+            let products = (0..3 * SIDE * SIDE).map(|k| {
+                let (channel, y, x) = (k / (SIDE * SIDE), k / SIDE % SIDE, k % SIDE);
+                w[c * 3 * SIDE * SIDE + k] * f64::from(image[(channel * SIZE + top + y) * SIZE + left + x])
+            });
+            rows.push(products.sum::<f64>() + b[c]);
+        }
+        x.extend(rows.iter().zip(position).map(|(row, place)| row + place));
+    }
+    x
+}
+
+/// Checks the rows of a patch embedding, and the gradients of all its weights, stored and then
+/// added.
+fn patches_agree<E: Precision>(class_token: bool, [of_rows, of_gradients]: [f64; 2]) {
+    let mut layout = ParameterLayout::default();
+    let embedding = PatchEmbedding::new(&mut layout, "in.", SIZE, SIDE, class_token, WIDTH).unwrap();
+    let mut random = Random(17);
+    let weights = random.numbers(layout.len());
+    let pixels = random.numbers(IMAGES * 3 * SIZE * SIZE);
+    let wide: Vec<_> = weights.iter().map(|&w| f64::from(w)).collect();
+    let wanted_rows = rows_of_images(&layout, &wide, &pixels);
+    let dx = random.numbers(wanted_rows.len());
+    let along = |weights: &[f64]| -> f64 {
+        rows_of_images(&layout, weights, &pixels).iter().zip(&dx).map(|(x, d)| x * f64::from(*d)).sum()
+    };
+    let difference = |k: usize| {
+        let [mut more, mut less] = [wide.clone(), wide.clone()];
+        // The rows are linear in each weight.
+        more[k] += 0.5;
+        less[k] -= 0.5;
+        (along(&more) - along(&less)) as f32
+    };
+    let wanted: Vec<_> =
+        layout.slots().iter().map(|slot| slot.range.clone().map(difference).collect::<Vec<_>>()).collect();
+    on_each_device(|s| {
+        let parameters = WeightsOn::<_, E>::new(s, &weights).unwrap();
+        let mut matmul = MatmulOn::new(s, MatmulBackend::default()).unwrap();
+        let mut scratch = BackwardScratchOn::new(s, MatmulBackend::default(), &layout).unwrap();
+        let mut room = PatchActivationsOn::new(s, &embedding, IMAGES + 1, true).unwrap();
+        let (mut x, mut gradient) = (s.alloc(dx.len()).unwrap(), s.alloc_zeroed(layout.len()).unwrap());
+        embedding.cut(s, IMAGES, &s.upload_blocking(&pixels).unwrap(), &mut room).unwrap();
+        embedding.forward(&mut ForwardPass::new(s, parameters.view(), &mut matmul), IMAGES, &mut room, &mut x).unwrap();
+        let off = distance(&s.read_blocking(&x).unwrap(), &narrow(&wanted_rows));
+        assert!(off <= of_rows, "the rows are off by {off:.1e}");
+        let dx = s.upload_blocking(&dx).unwrap();
+        for times in [1.0, 2.0] {
+            let mut b = BackwardPass::new(s, parameters.view(), &mut gradient, &mut scratch).adding(times > 1.0);
+            embedding.backward(&mut b, IMAGES, &dx, &mut room).unwrap();
+            let found = s.read_blocking(&gradient).unwrap();
+            for (slot, wanted) in layout.slots().iter().zip(&wanted) {
+                let off = distance(&found[slot.range.clone()], &wanted.iter().map(|d| d * times).collect::<Vec<_>>());
+                assert!(off <= of_gradients, "{times} times the gradient of {} is off by {off:.1e}", slot.name);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_patch_embedding_has_the_gradients_of_differences() {
+    for class_token in [true, false] {
+        patches_agree::<f32>(class_token, [1e-5, 2e-4]);
+        patches_agree::<bf16>(class_token, [2e-2, 5e-2]);
+    }
 }

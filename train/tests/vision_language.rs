@@ -352,7 +352,7 @@ fn what_makes_no_sense_is_an_error() {
     };
     fails(0, 0, &[1], 1, "`position` has 0 numbers");
     fails(4, 3, &[1], 1, "`position` has 3 numbers");
-    fails(3, 4, &[1], 1, "`tokens` has 3 numbers, and not 2 x 2");
+    fails(3, 4, &[1], 1, "`tokens` has 3 numbers, and not 4 for 2 rows");
     fails(4, 4, &[], 1, "a token at least");
     fails(4, 4, &[9], 1, "the id 9, and there are 9");
     fails(4, 4, &[1], usize::MAX, "need over 6 places");

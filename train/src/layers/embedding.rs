@@ -2,13 +2,15 @@
 
 use std::ops::Range;
 
-use thalweg::{Brand, DeviceSlice, Stream};
+use thalweg::{Brand, DeviceBuffer, DeviceSlice, LiveBrand, Resource, Stream};
 use thalweg_kernels::linear::{Epilogue, Matrix, MatrixMut};
 use thalweg_kernels::train::{
-    id_chains, id_gradients, join_rows, newest_rows, patches, place_gradients, positions, products_with_two, text,
+    id_chains, id_gradients, image_rows, join_rows, newest_rows, patches, place_gradients, positions,
+    products_with_two, sum_rows, text,
 };
 
 use super::{BackwardPass, ForwardPass, Linear};
+use crate::batch::upload;
 use crate::error::Result;
 use crate::layout::ParameterLayout;
 use crate::precision::Precision;
@@ -284,26 +286,26 @@ impl TextEmbedding {
 }
 
 /// Rows from square images, as timm's vision transformer has them: a linear layer over patches, a
-/// class token in front if there is one, and a row for each place. It has no gradient.
+/// class token in front if there is one, and a row for each place. The pixels have no gradient.
 ///
 /// ```
 /// use thalweg::{Device, stream_tags};
-/// use thalweg_train::layers::{ForwardPass, WeightsOn, PatchEmbedding};
+/// use thalweg_train::layers::{ForwardPass, PatchActivationsOn, PatchEmbedding, WeightsOn};
 /// use thalweg_train::{MatmulBackend, MatmulOn, ParameterLayout};
 ///
 /// stream_tags!(Work);
 /// let s = Device::cpu()?.stream::<Work>()?;
 /// let mut layout = ParameterLayout::default();
 /// // Images of 4 x 4 pixels in patches of 2 x 2, a class token, and 5 numbers a row.
-/// let embedding = PatchEmbedding::new(&mut layout, 4, 2, true, 5)?;
+/// let embedding = PatchEmbedding::new(&mut layout, "", 4, 2, true, 5)?;
 /// let parameters = WeightsOn::<_, f32>::new(&s, &layout.init(7)?)?;
 /// let mut matmul = MatmulOn::new(&s, MatmulBackend::default())?;
 ///
 /// let pixels = s.upload_blocking(&[0.5; 3 * 4 * 4])?;
-/// let (mut cut, mut embedded, mut x) = (s.alloc(3 * 4 * 4)?, s.alloc(4 * 5)?, s.alloc(5 * 5)?);
-/// embedding.cut::<_, f32>(&s, 1, &pixels, &mut cut)?;
+/// let (mut room, mut x) = (PatchActivationsOn::new(&s, &embedding, 1, false)?, s.alloc(5 * 5)?);
+/// embedding.cut(&s, 1, &pixels, &mut room)?;
 /// let mut forward = ForwardPass::new(&s, parameters.view(), &mut matmul);
-/// embedding.forward(&mut forward, 1, &cut, &mut embedded, &mut x)?;
+/// embedding.forward(&mut forward, 1, &mut room, &mut x)?;
 /// // The first row is the class token and its place.
 /// let (x, w) = (s.read_blocking(&x)?, s.read_blocking(parameters.values())?);
 /// let at = |k: usize| w[layout.slots()[k].range.clone()][0];
@@ -319,63 +321,159 @@ pub struct PatchEmbedding {
     patch_size: usize,
 }
 
+/// The memory of a [`PatchEmbedding`] for a batch of images: their patches, and the rows of these.
+/// On a stream it has the form [`PatchActivationsOn<S, E>`](PatchActivationsOn).
+#[derive(Debug, Resource)]
+pub struct PatchActivations<E: Precision> {
+    patches: DeviceBuffer<E>,
+    /// The rows of the patches before their places are added, and later the gradient of one part of
+    /// the rows after the other.
+    rows: DeviceBuffer<f32>,
+    operand: DeviceBuffer<E>,
+    /// The numbers from 0 on, and those of the patches of as many images.
+    images: DeviceBuffer<i32>,
+    patch_ends: DeviceBuffer<i32>,
+}
+
+impl<S: LiveBrand, E: Precision> PatchActivationsOn<S, E> {
+    /// Makes room for `images` images, and if it `learns` for a backward pass. The host waits for
+    /// nothing.
+    ///
+    /// # Errors
+    /// There is no memory, or the device failed.
+    pub fn new(s: &Stream<S>, embedding: &PatchEmbedding, images: usize, learns: bool) -> thalweg::Result<Self> {
+        let (inputs, width, patches) = (embedding.proj.inputs(), embedding.proj.outputs(), embedding.patches());
+        let numbers = if learns { 0..images + 2 } else { 0..0 };
+        let ends: Vec<_> = numbers.clone().map(|image| (image * patches) as i32).collect();
+        let mut room = Self {
+            patches: s.alloc(images * patches * inputs)?,
+            rows: s.alloc(images * patches * width)?,
+            operand: s.alloc(if learns { images * patches * width * E::ROOM } else { 0 })?,
+            images: s.alloc(numbers.len())?,
+            patch_ends: s.alloc(numbers.len())?,
+        };
+        upload(s, &numbers.map(|image| image as i32).collect::<Vec<_>>(), &mut room.images)?;
+        upload(s, &ends, &mut room.patch_ends)?;
+        Ok(room)
+    }
+}
+
 impl PatchEmbedding {
-    /// Adds the tensors `patch_embed.proj.weight` [width, 3, patch, patch] and its bias,
-    /// `cls_token` [1, 1, width] if there is one, and `pos_embed` [1, rows, width] to a layout.
+    /// Adds the tensors `{prefix}patch_embed.proj.weight` [width, 3, patch, patch] and its bias,
+    /// `{prefix}cls_token` [1, 1, width] if there is one, and `{prefix}pos_embed` [1, rows, width]
+    /// to a layout.
     ///
     /// # Errors
     /// The layout would have too many elements.
     pub fn new(
         layout: &mut ParameterLayout,
+        prefix: &str,
         image_size: usize,
         patch_size: usize,
         class_token: bool,
         width: usize,
     ) -> Result<Self> {
-        let proj = Linear::with_shape(layout, "patch_embed.proj", &[width, 3, patch_size, patch_size])?;
-        let class = class_token.then(|| layout.add("cls_token", &[1, 1, width])).transpose()?;
+        let name = format!("{prefix}patch_embed.proj");
+        let proj = Linear::with_shape(layout, &name, &[width, 3, patch_size, patch_size])?;
+        let class = class_token.then(|| layout.add(format!("{prefix}cls_token"), &[1, 1, width])).transpose()?;
         let rows = patches_of(image_size, patch_size).saturating_add(usize::from(class_token));
-        Ok(Self { proj, class, position: layout.add("pos_embed", &[1, rows, width])?, image_size, patch_size })
+        let position = layout.add(format!("{prefix}pos_embed"), &[1, rows, width])?;
+        Ok(Self { proj, class, position, image_size, patch_size })
     }
 
-    /// Cuts `pixels` [images, 3, size, size] into `patches` [images, patches of an image, 3, patch,
-    /// patch], in raster order.
+    fn patches(&self) -> usize {
+        patches_of(self.image_size, self.patch_size)
+    }
+
+    /// Cuts `pixels` [images, 3, size, size] into patches, in raster order.
     ///
     /// # Errors
-    /// The patches do not divide the images, a length does not fit, or the device failed.
+    /// The patches do not divide the images, there is no room for as many, a length does not fit,
+    /// or the device failed.
     pub fn cut<S: Brand, E: Precision>(
         &self,
         s: &Stream<S>,
         images: usize,
         pixels: &DeviceSlice<S, f32>,
-        to: &mut DeviceSlice<S, E>,
+        room: &mut PatchActivationsOn<S, E>,
     ) -> thalweg::Result<()> {
+        let to = room.patches.slice_mut(..images * self.patches() * self.proj.inputs())?;
         patches(s, [images as u32, 3, self.image_size as u32, self.patch_size as u32], pixels, to)
     }
 
-    /// Computes the rows `x` [images, rows of an image, width] from what [`cut`](Self::cut) made.
-    /// `embedded` is room for [images, patches of an image, width].
+    /// Computes the rows `x` [images, rows of an image, width] of the patches that
+    /// [`cut`](Self::cut) made.
     ///
     /// # Errors
-    /// A length does not fit, or the device failed.
+    /// There is no room for as many images, a length does not fit, or the device failed.
     pub fn forward<S: Brand, E: Precision>(
         &self,
         pass: &mut ForwardPass<'_, S, E>,
         images: usize,
-        patches: &DeviceSlice<S, E>,
-        embedded: &mut DeviceSlice<S, f32>,
+        room: &mut PatchActivationsOn<S, E>,
         x: &mut DeviceSlice<S, f32>,
     ) -> thalweg::Result<()> {
-        let patches_of_image = patches_of(self.image_size, self.patch_size);
-        self.proj.forward_f32(pass, images * patches_of_image, patches, None, embedded)?;
+        let (patches, width) = (self.patches(), self.proj.outputs());
+        let cut = room.patches.slice(..images * patches * self.proj.inputs())?;
+        let rows = room.rows.slice_mut(..images * patches * width)?;
+        self.proj.forward_f32(pass, images * patches, cut, None, rows)?;
         let w = pass.weights.values;
         let class = w.slice(self.class.clone().unwrap_or_default())?;
         let position = w.slice(self.position.clone())?;
-        let [n, p, k, c] = [images, patches_of_image, usize::from(self.class.is_some()), self.proj.outputs()]
-            .map(|extent| extent as u32);
-        positions(pass.stream, n, p, k, c, embedded, class, position, x)
+        let [n, p, k, c] = [images, patches, usize::from(self.class.is_some()), width].map(|extent| extent as u32);
+        positions(pass.stream, n, p, k, c, rows, class, position, x)
+    }
+
+    /// Computes the gradients of all weights from that of the rows, `dx` [images, rows of an image,
+    /// width]. The patches are those of the forward pass.
+    ///
+    /// # Errors
+    /// There is no room for a backward pass over as many images, a length does not fit, or the
+    /// device failed.
+    pub fn backward<S: Brand, E: Precision>(
+        &self,
+        pass: &mut BackwardPass<'_, S, E>,
+        images: usize,
+        dx: &DeviceSlice<S, f32>,
+        room: &mut PatchActivationsOn<S, E>,
+    ) -> thalweg::Result<()> {
+        let (patches, width) = (self.patches(), self.proj.outputs());
+        let BackwardPass { stream: s, gradients, parts, add, .. } = pass;
+        // To the gradient of the places, an image is one long row. A launch that sums a few of them
+        // needs no room for partial sums, which would be as long.
+        let of_image = self.position.len();
+        for first in (0..images).step_by(IMAGES) {
+            let (count, add) = (IMAGES.min(images - first), *add || first > 0);
+            let dx = dx.slice(first * of_image..(first + count) * of_image)?;
+            sum_rows(*s, [count as u32, of_image as u32], add, dx, parts, gradients.at(&self.position)?)?;
+        }
+        gradients.done(&self.position)?;
+        let PatchActivationsOn { patches: cut, rows, operand, images: numbers, patch_ends } = room;
+        let (cut, rows) =
+            (cut.slice(..images * patches * self.proj.inputs())?, rows.slice_mut(..images * patches * width)?);
+        let dx = match &self.class {
+            None => dx,
+            Some(class) => {
+                // The class token of an image is an image of one row, and the patches are its text.
+                let [n, p, c] = [images, images * patches, width].map(|extent| extent as u32);
+                let (ends, texts) = (numbers.slice(..=images)?, patch_ends.slice(..=images)?);
+                let of_class = rows.slice_mut(..images * width)?;
+                image_rows(*s, n, p, c, n, ends, texts, dx, of_class)?;
+                sum_rows(*s, [n, c], *add, of_class, parts, gradients.at(class)?)?;
+                gradients.done(class)?;
+                // The patches are the image now, and a class token stands in front of each one.
+                let (ends, texts) = (patch_ends.slice(..=images)?, numbers.slice(1..=images + 1)?);
+                image_rows(*s, p, n, c, n, ends, texts, dx, rows)?;
+                rows
+            }
+        };
+        let dy = E::rounded(s, dx, operand)?;
+        self.proj.backward_weight(pass, images * patches, cut, dy)
     }
 }
+
+/// The most images whose rows one launch sums.
+const IMAGES: usize = 32;
 
 /// Returns the number of patches of an image.
 pub(crate) fn patches_of(image_size: usize, patch_size: usize) -> usize {

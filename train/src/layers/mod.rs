@@ -71,7 +71,7 @@ pub(crate) use attention::PagedRows;
 pub use attention::{AttentionBuffers, AttentionScratch, SelfAttention};
 pub(crate) use embedding::JoinedRows;
 pub(crate) use embedding::patches_of;
-pub use embedding::{PatchEmbedding, TextEmbedding, TokenEmbedding};
+pub use embedding::{PatchActivations, PatchActivationsOn, PatchEmbedding, TextEmbedding, TokenEmbedding};
 pub use gelu::Gelu;
 pub use linear::Linear;
 pub use loss::CrossEntropy;

@@ -121,7 +121,7 @@ impl<C: LiveBrand, S: LiveBrand, E: Precision> DataParallel<C, S, E> {
     /// so.
     pub fn step(&mut self, batches: &[impl HostBatch], sequences: usize) -> Result<Loss> {
         let extents = batches.iter().map(|batch| self.model.model.check(batch, true)).collect::<Result<Vec<_>>>()?;
-        self.learn(&extents, sequences, |s, k, pass| Ok(pass.upload(s, &batches[k])?))
+        self.learn(&extents, sequences, |s, k, pass| Ok(pass.upload(s, &batches[k], extents[k])?))
     }
 
     /// Does the same as [`step`](Self::step), with a batch that is on the device. The batch is

@@ -84,7 +84,7 @@ pub fn watched<F: LiveBrand, S: LiveBrand, E: Precision>(
     before: impl Fn(bool, usize),
 ) -> Result<Loss> {
     let extents = batches.iter().map(|batch| model.model.check(batch, true)).collect::<Result<Vec<_>>>()?;
-    let fill = |s: &Stream<F>, k: usize, pass: &mut PassOn<F, E>| Ok(pass.upload(s, &batches[k])?);
+    let fill = |s: &Stream<F>, k: usize, pass: &mut PassOn<F, E>| Ok(pass.upload(s, &batches[k], extents[k])?);
     accumulate((forward, forward), model, slots, &extents, fill, timeline, before)
 }
 

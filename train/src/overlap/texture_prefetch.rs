@@ -217,9 +217,8 @@ impl<S: LiveBrand> AskedPhotographsOn<S> {
         [ids, text_cu_seqlens, question]: [&[i32]; 3],
         answers: Option<usize>,
     ) -> Result<()> {
-        let images: Vec<_> = (0..self.ends.len() as i32).collect();
-        let texts = TextBatch { tokens: &[], position: &[], cu_seqlens: &images, ids, text_cu_seqlens, question };
-        texts.check([usize::MAX, i32::MAX as usize])?;
+        let texts = TextBatch { tokens: &[], position: &[], cu_seqlens: &[], ids, text_cu_seqlens, question };
+        texts.check(self.ends.len() - 1, [usize::MAX, i32::MAX as usize])?;
         if ids.len() > self.ids.len() {
             return Err(Error::Batch(format!("{} ids of texts, and room for {}", ids.len(), self.ids.len())));
         }

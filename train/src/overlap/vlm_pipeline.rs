@@ -22,13 +22,15 @@ use crate::vision_language::{TextDecoder, VisionEncoder};
 pub struct Request {
     /// The values from which the tokens are made, in the form that the caller chooses.
     pub pixels: DeviceBuffer<f32>,
-    /// The tokens of the image, [`rows`](Self::rows) x inputs, and room for more.
+    /// The tokens of the image, [`rows`](Self::rows) x inputs, and room for more; for an image
+    /// encoder the pixels.
     pub tokens: DeviceBuffer<f32>,
-    /// The position of each token, [`rows`](Self::rows) x 2, and room for more.
+    /// The position of each token, [`rows`](Self::rows) x 2, and room for more; for an image
+    /// encoder nothing.
     pub position: DeviceBuffer<f32>,
     image: DeviceBuffer<f32>,
     ids: DeviceBuffer<i32>,
-    /// The number of tokens of the image.
+    /// The number of tokens of the image, or of the rows of the image encoder.
     #[resource(plain)]
     pub rows: usize,
     /// The ids of the prompt.
@@ -52,10 +54,11 @@ impl Request {
         count: usize,
     ) -> Result<Event<Self>> {
         let (s, config) = (encoder.stream(), encoder.config());
+        let [tokens, positions] = config.image_numbers(rows);
         let slot = RequestOn {
             pixels: s.alloc(pixels)?,
-            tokens: s.alloc(rows * config.input_dim)?,
-            position: s.alloc(2 * rows)?,
+            tokens: s.alloc(tokens)?,
+            position: s.alloc(positions)?,
             image: s.alloc(rows * config.text_embed_dim)?,
             ids: s.alloc(count)?,
             rows,
@@ -170,11 +173,13 @@ pub fn vlm_pipeline<A: LiveBrand, B: LiveBrand, E: Precision, D: Precision>(
     timeline: &Timeline,
 ) -> Result<()> {
     let (encode, decode) = (encoder.stream(), decoder.stream());
-    let (inputs, width) = (encoder.config().input_dim, encoder.config().text_embed_dim);
+    let config = *encoder.config();
+    let width = config.text_embed_dim;
     before
         .step(&encode, Activity::Compute, |_, _, request| {
             let rows = request.rows;
-            let (tokens, position) = (request.tokens.slice(..rows * inputs)?, request.position.slice(..2 * rows)?);
+            let [tokens, positions] = config.image_numbers(rows);
+            let (tokens, position) = (request.tokens.slice(..tokens)?, request.position.slice(..positions)?);
             encoder.encode(tokens, position, request.image.slice_mut(..rows * width)?)
         })
         .step(&decode, Activity::Compute, |s, n, request| {

@@ -1,6 +1,6 @@
-//! The small vision-language model: a token transformer that encodes an image, and a decoder that
-//! writes text about it, with a key-value cache. `learning` is how it learns to, and `server`
-//! writes many texts at once.
+//! The small vision-language model: a token transformer or timm's vision transformer, which encodes
+//! an image, and a decoder that writes text about it, with a key-value cache. `learning` is how it
+//! learns to, and `server` writes many texts at once.
 
 mod decoder;
 mod learning;
@@ -9,11 +9,12 @@ mod server;
 use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Resource, Stream};
 
 use crate::batch::upload;
+use crate::encoder::EncoderConfig;
 use crate::error::{Error, Result};
 use crate::gate::{Gate, GateConfig};
 use crate::layers::{
-    ForwardPass, Gelu, Linear, Pooling, Sequences, TokenEmbedding, Transformer, TransformerActivations,
-    TransformerActivationsOn, TransformerConfig, WeightsOn,
+    ForwardPass, Gelu, Linear, PatchActivations, PatchActivationsOn, PatchEmbedding, Pooling, Sequences,
+    TokenEmbedding, Transformer, TransformerActivations, TransformerActivationsOn, TransformerConfig, WeightsOn,
 };
 use crate::layout::ParameterLayout;
 use crate::matmul_backend::{Matmul, MatmulBackend, MatmulOn};
@@ -61,6 +62,11 @@ pub struct VisionLanguageConfig {
     ///
     /// [`TokenTransformer::gated`]: crate::TokenTransformer::gated
     pub gate: Option<GateConfig>,
+    /// The encoder, if it is timm's vision transformer and not a token transformer, which is the
+    /// default. The model has its `embed_dim`, `num_heads`, `depth`, `norm_eps` and `gelu` then,
+    /// and its patches are the tokens. All its rows are rows of the image, also that of the class
+    /// token. It has no head, and there is no gate.
+    pub image_encoder: Option<EncoderConfig>,
 }
 
 impl Default for VisionLanguageConfig {
@@ -80,6 +86,7 @@ impl Default for VisionLanguageConfig {
             norm_eps: 1e-5,
             gelu: Gelu::Tanh,
             gate: None,
+            image_encoder: None,
         }
     }
 }
@@ -87,30 +94,34 @@ impl Default for VisionLanguageConfig {
 impl VisionLanguageConfig {
     /// Reads the shape of a model from its file: from the shapes of its tensors, and from the
     /// metadata `heads`, `depth`, `decoder_heads`, `decoder_depth`, and if they are there `eps` and
-    /// `gelu`.
+    /// `gelu`. If the file has `encoder.patch_embed.proj.weight`, the encoder is timm's vision
+    /// transformer, and the metadata of the encoder may be missing (see
+    /// [`EncoderConfig::from_tensors`]).
     ///
     /// # Errors
     /// A tensor or a key is missing, a value makes no sense, or two tensors do not fit together.
     pub fn from_tensors(file: &Tensors) -> Result<Self> {
-        let (heads, depth, eps, gelu, _) = metadata(file, [None, None], (1e-5, Gelu::Tanh, Pooling::Mean))?;
+        let encoder = match file.tensors.contains_key("encoder.patch_embed.proj.weight") {
+            true => Self { image_encoder: Some(EncoderConfig::of(file, "encoder.")?), ..Self::default() },
+            false => {
+                let (heads, depth, eps, gelu, _) = metadata(file, [None, None], (1e-5, Gelu::Tanh, Pooling::Mean))?;
+                let [width, inputs] = file.matrix("encoder.embed.weight", None)?;
+                let (input_dim, embed_dim, num_heads, norm_eps) = (inputs, width, heads, eps);
+                Self { input_dim, embed_dim, num_heads, depth, norm_eps, gelu, ..Self::default() }
+            }
+        };
         let text_heads = number(file, "decoder_heads", None)?;
         let text_depth = blocks(file, "decoder_depth", None)?;
-        let [width, inputs] = file.matrix("encoder.embed.weight", None)?;
         let [vocabulary, text_width] = file.matrix("decoder.tok.weight", None)?;
         let [places, _] = file.matrix("decoder.pos.weight", Some(text_width))?;
         let config = Self {
-            input_dim: inputs,
-            embed_dim: width,
-            num_heads: heads,
-            depth,
             text_embed_dim: text_width,
             text_num_heads: text_heads,
             text_depth,
             vocab_size: vocabulary,
             max_tokens: places,
-            norm_eps: eps,
-            gelu,
             gate: GateConfig::from_tensors(file)?,
+            ..encoder
         };
         config.check().map_err(|error| file.format_error(error.to_string()))
     }
@@ -121,17 +132,17 @@ impl VisionLanguageConfig {
     /// # Errors
     /// The configuration makes no sense, or there is no memory.
     pub fn init(self, seed: u64) -> Result<Tensors> {
-        self.check()?;
+        let config = self.check()?;
         let mut file = Tensors::default();
         let [mut encoder, mut decoder] = [ParameterLayout::default(), ParameterLayout::default()];
-        Encoder::new(&mut encoder, self)?;
-        Decoder::new(&mut decoder, self)?;
+        Encoder::new(&mut encoder, config)?;
+        Decoder::new(&mut decoder, config)?;
         let mut gate = ParameterLayout::default();
-        self.gate.map(|config| Gate::new(&mut gate, config)).transpose()?;
+        config.gate.map(|config| Gate::new(&mut gate, config)).transpose()?;
         for (part, layout) in [encoder, decoder, gate].iter().enumerate() {
             layout.unflatten(&layout.init(seed.wrapping_add(part as u64 * 0x5851_f42d_4c95_7f2d))?, "", &mut file);
         }
-        self.describe(&mut file);
+        config.describe(&mut file);
         Ok(file)
     }
 
@@ -151,7 +162,20 @@ impl VisionLanguageConfig {
         GateConfig::describe(self.gate, file);
     }
 
-    pub(crate) fn check(self) -> Result<Self> {
+    /// Checks the shape, and returns it with what the image encoder says if there is one.
+    pub(crate) fn check(mut self) -> Result<Self> {
+        if let Some(encoder) = &mut self.image_encoder {
+            encoder.check()?;
+            if self.gate.is_some() {
+                return Err(Error::Config("a gate multiplies tokens, and an image encoder has pixels".into()));
+            }
+            // Two models whose heads differ are one, because the head is left out.
+            let pooling = if encoder.class_token { Pooling::Class } else { Pooling::Mean };
+            (encoder.num_classes, encoder.pooling) = (0, pooling);
+            let EncoderConfig { patch_size, embed_dim, num_heads, depth, norm_eps, gelu, .. } = *encoder;
+            let input_dim = 3 * patch_size * patch_size;
+            self = Self { input_dim, embed_dim, num_heads, depth, norm_eps, gelu, ..self };
+        }
         self.encoder().check()?;
         self.decoder().check()?;
         GateConfig::check(self.gate)?;
@@ -161,6 +185,17 @@ impl VisionLanguageConfig {
             return Err(Error::Config(what));
         }
         Ok(self)
+    }
+
+    /// Returns the rows of an image whose tokens have so many numbers of positions.
+    fn rows(&self, position: usize) -> usize {
+        self.image_encoder.map_or(position / 2, |encoder| encoder.rows())
+    }
+
+    /// Returns how many numbers of tokens, or pixels, and of positions an image of so many rows
+    /// has.
+    pub(crate) fn image_numbers(&self, rows: usize) -> [usize; 2] {
+        self.image_encoder.map_or([rows * self.input_dim, 2 * rows], |encoder| [encoder.pixels(), 0])
     }
 
     /// Checks a prompt, behind which `count` tokens are to be written.
@@ -191,10 +226,32 @@ impl VisionLanguageConfig {
     }
 }
 
+/// The layer whose rows enter the blocks of an encoder.
+#[derive(Clone, Debug)]
+pub(crate) enum Embedding {
+    Tokens(TokenEmbedding),
+    Patches(PatchEmbedding),
+}
+
+impl Embedding {
+    /// Makes the memory for so many images, if they have pixels.
+    pub(crate) fn images<S: LiveBrand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        images: usize,
+        learns: bool,
+    ) -> thalweg::Result<Option<PatchActivationsOn<S, E>>> {
+        match self {
+            Self::Tokens(_) => Ok(None),
+            Self::Patches(embedding) => PatchActivationsOn::new(s, embedding, images, learns).map(Some),
+        }
+    }
+}
+
 /// The places of the encoder's weights and of the projector's.
 #[derive(Clone, Debug)]
 pub(crate) struct Encoder {
-    pub(crate) embedding: TokenEmbedding,
+    pub(crate) embedding: Embedding,
     pub(crate) blocks: Transformer,
     pub(crate) projector: Linear,
 }
@@ -202,7 +259,12 @@ pub(crate) struct Encoder {
 impl Encoder {
     /// Adds the tensors to a layout.
     pub(crate) fn new(layout: &mut ParameterLayout, config: VisionLanguageConfig) -> Result<Self> {
-        let embedding = TokenEmbedding::new(layout, "encoder.", config.input_dim, config.embed_dim)?;
+        let embedding = match config.image_encoder {
+            None => Embedding::Tokens(TokenEmbedding::new(layout, "encoder.", config.input_dim, config.embed_dim)?),
+            Some(EncoderConfig { image_size, patch_size, class_token, embed_dim, .. }) => Embedding::Patches(
+                PatchEmbedding::new(layout, "encoder.", image_size, patch_size, class_token, embed_dim)?,
+            ),
+        };
         let blocks = Transformer::new(layout, "encoder.", config.encoder())?;
         let projector = Linear::new(layout, "projector", config.embed_dim, config.text_embed_dim)?;
         Ok(Self { embedding, blocks, projector })
@@ -213,6 +275,7 @@ impl Encoder {
 #[derive(Debug, Resource)]
 struct Encoding<E: Precision> {
     operands: DeviceBuffer<E>,
+    patches: Option<PatchActivations<E>>,
     cu_seqlens: DeviceBuffer<i32>,
     matmul: Matmul,
     activations: TransformerActivations<E>,
@@ -222,8 +285,8 @@ struct Encoding<E: Precision> {
     room: usize,
 }
 
-/// The first half of a vision-language model on one stream: tokens of an image to rows that the
-/// decoder sees. It computes forward only.
+/// The first half of a vision-language model on one stream: tokens or pixels of an image to rows
+/// that the decoder sees. It computes forward only.
 ///
 /// The first image, and later each that has more tokens than all before, allocates device memory.
 /// All others allocate none.
@@ -270,7 +333,9 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
 
     /// Encodes the tokens of one image, [R, `input_dim`], which lie at `position`, [R, 2], to the
     /// rows that the decoder sees, `image` [R, `text_embed_dim`]. It returns at once; the stream
-    /// computes them.
+    /// computes them. An [image encoder](VisionLanguageConfig::image_encoder) has the pixels [3,
+    /// `image_size`, `image_size`] as `tokens`, no positions, and
+    /// [`EncoderConfig::rows`] rows.
     ///
     /// # Errors
     /// A length does not fit, there is no memory, or the device failed.
@@ -280,13 +345,16 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
         position: &DeviceSlice<S, f32>,
         image: &mut DeviceSlice<S, f32>,
     ) -> Result<()> {
-        let VisionLanguageConfig { input_dim: inputs, embed_dim: width, text_embed_dim: text_width, .. } = self.config;
-        let rows = position.len() / 2;
-        for (name, len, of) in
-            [("position", position.len(), 2), ("tokens", tokens.len(), inputs), ("image", image.len(), text_width)]
-        {
-            if rows == 0 || len != rows * of {
-                return Err(Error::Batch(format!("`{name}` has {len} numbers, and not {rows} x {of}")));
+        let VisionLanguageConfig { embed_dim: width, text_embed_dim: text_width, .. } = self.config;
+        let rows = self.config.rows(position.len());
+        let [of_tokens, of_positions] = self.config.image_numbers(rows);
+        for (name, len, wanted) in [
+            ("position", position.len(), of_positions),
+            ("tokens", tokens.len(), of_tokens),
+            ("image", image.len(), rows * text_width),
+        ] {
+            if rows == 0 || len != wanted {
+                return Err(Error::Batch(format!("`{name}` has {len} numbers, and not {wanted} for {rows} rows")));
             }
         }
         let s = &self.stream;
@@ -295,7 +363,8 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
             old => {
                 drop(old); // its memory is free before the new one is allocated
                 EncodingOn {
-                    operands: s.alloc(rows * inputs * E::ROOM)?,
+                    operands: s.alloc(rows * self.config.input_dim * E::ROOM)?,
+                    patches: self.model.embedding.images(s, 1, false)?,
                     cu_seqlens: s.alloc(2)?,
                     matmul: MatmulOn::new(s, MatmulBackend::default())?,
                     activations: TransformerActivationsOn::new(s, self.config.encoder(), rows, false)?,
@@ -307,8 +376,18 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
         let (encoding, w) = (self.encoding.insert(encoding), self.weights.view());
         upload(s, &[0, rows as i32], &mut encoding.cu_seqlens)?;
         let mut f = ForwardPass::new(s, w, &mut encoding.matmul);
-        let tokens = E::rounded(s, tokens, &mut encoding.operands)?;
-        self.model.embedding.forward(&mut f, rows, tokens, position, encoding.activations.input(rows)?)?;
+        let x = encoding.activations.input(rows)?;
+        match (&self.model.embedding, &mut encoding.patches) {
+            (Embedding::Patches(embedding), Some(patches)) => {
+                embedding.cut(s, 1, tokens, patches)?;
+                embedding.forward(&mut f, 1, patches, x)?;
+            }
+            (Embedding::Tokens(embedding), _) => {
+                let tokens = E::rounded(s, tokens, &mut encoding.operands)?;
+                embedding.forward(&mut f, rows, tokens, position, x)?;
+            }
+            (Embedding::Patches(_), None) => unreachable!("the memory of an image encoder has that of patches"),
+        }
         let batch = Sequences::new(rows, &encoding.cu_seqlens);
         self.model.blocks.forward(&mut f, &batch, &mut encoding.activations)?;
         let features = E::rounded(s, encoding.activations.features(rows)?, &mut encoding.features)?;
@@ -380,7 +459,7 @@ impl<S: LiveBrand, E: Precision> VisionLanguage<S, E> {
     /// Uploads the tokens of an image, encodes them, and returns the number of rows.
     fn encode(&mut self, tokens: &[f32], position: &[f32]) -> Result<usize> {
         let Self { encoder, tokens: on_device, position: places, image, .. } = self;
-        let (s, rows) = (&encoder.stream, position.len() / 2);
+        let (s, rows) = (&encoder.stream, encoder.config.rows(position.len()));
         let elements = rows * encoder.config.text_embed_dim;
         for (buffer, len) in [(&mut *on_device, tokens.len()), (&mut *places, position.len()), (&mut *image, elements)]
         {
@@ -396,7 +475,9 @@ impl<S: LiveBrand, E: Precision> VisionLanguage<S, E> {
     }
 
     /// Computes the logits after each token of a prompt about an image of `tokens` [R, `input_dim`]
-    /// at `position` [R, 2], and waits for them: [`prompt.len()`, `vocab_size`].
+    /// at `position` [R, 2], and waits for them: [`prompt.len()`, `vocab_size`]. An
+    /// [image encoder](VisionLanguageConfig::image_encoder) has the pixels [3, `image_size`,
+    /// `image_size`] as `tokens`, and no positions.
     ///
     /// # Errors
     /// The image is empty; the prompt is empty, too long, or has an id that is none; a length does

@@ -6,7 +6,9 @@ use thalweg::overlap::stages;
 use thalweg::simt::bf16;
 use thalweg::{Activity, AnyStream, Device, DeviceKind, LiveBrand, Ring, Stream, Timeline};
 use thalweg_train::overlap::{Request, RequestOn, Text, vlm_pipeline};
-use thalweg_train::{Precision, Result, TextDecoder, VisionEncoder, VisionLanguage, VisionLanguageConfig};
+use thalweg_train::{
+    EncoderConfig, Precision, Result, TextDecoder, VisionEncoder, VisionLanguage, VisionLanguageConfig,
+};
 
 use crate::common::{done, everywhere_and_seeded, lanes, own_devices, stalls, synchronize};
 use crate::support::{Random, devices};
@@ -105,6 +107,46 @@ fn requests_on_four_streams_get_the_texts_of_one_after_another() {
     let _alone = alone();
     answers_are_serial::<f32>();
     answers_are_serial::<bf16>();
+}
+
+/// An image encoder has the pixels as they are.
+#[test]
+fn requests_with_pixels_get_the_texts_of_one_after_another() {
+    let _alone = alone();
+    let shape = EncoderConfig::default().with_image_size(4).with_patch_size(2).with_embed_dim(16).with_num_heads(2);
+    let file = base_model().with_image_encoder(Some(shape.with_depth(1))).init(11).unwrap();
+    let pixels: Vec<_> = (0..4).map(|n| Random(n).numbers(3 * 4 * 4)).collect();
+    for &device in devices() {
+        let lanes: [_; 3] = lanes(device);
+        let [prepare, encode, decode] = &lanes;
+        encode.enter(|encode| {
+            decode.enter(|decode| {
+                let mut encoder = VisionEncoder::<_, f32>::from_tensors(encode, &file).unwrap();
+                let mut decoder = TextDecoder::<_, f32>::from_tensors(decode, &file).unwrap();
+                let new = |_| Request::new(&encoder, 0, shape.rows(), 5).unwrap();
+                let (mut slots, mut texts) = ((0..2).map(new).collect::<Ring<_>>(), Vec::new());
+                let before = stages::<_, thalweg_train::Error>(&mut slots).step_on_any(
+                    prepare,
+                    Activity::Upload,
+                    |s, n, request| {
+                        request.prompt.splice(.., [3, n as i32]);
+                        let host = s.bind(s.device().pinned_from(&pixels[n])?)?;
+                        Ok(s.copy_to_device(&host, &mut request.tokens)?)
+                    },
+                );
+                let seen = |_, text| {
+                    texts.push(text);
+                    Ok(())
+                };
+                vlm_pipeline(before, &mut encoder, &mut decoder, 0..4, seen, &Timeline::disabled()).unwrap();
+                let mut model = VisionLanguage::<_, f32>::from_tensors(encode, &file).unwrap();
+                for (n, text) in texts.into_iter().enumerate() {
+                    let wanted = model.generate(&pixels[n], &[], &[3, n as i32], 5).unwrap();
+                    assert_eq!(text.get().unwrap(), wanted, "{device}: text {n}");
+                }
+            });
+        });
+    }
 }
 
 /// While one stream stands at a gate, those before it go on as far as the slots reach, and those
