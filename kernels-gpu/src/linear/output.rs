@@ -116,17 +116,27 @@ impl<E: Number> Output<E> {
             // SAFETY: The window has `ROWS` rows, as the caller promises. The place of a column
             // that is a multiple of 4 is a multiple of 16 bytes.
             let sums = unsafe { cx.shared_get4(s, r * PITCH + within) };
-            if self.flags & ALIGNED != 0 && column + 3 < self.n {
-                // SAFETY: The row and the four columns are in C, and no other thread has them.
-                unsafe { self.four(cx, row + r, column, sums) };
-            } else {
-                let mut i = 0;
-                while i < 4 {
-                    self.one(cx, row + r, column + i, sums[i as usize]);
-                    i += 1;
-                }
-            }
+            // SAFETY: No other thread has these elements, and `column` is a multiple of 4.
+            unsafe { self.piece(cx, row + r, column, sums) };
             r += cx.block_dim().x / 32;
+        }
+    }
+
+    /// Stores those of four elements of a row that are in C.
+    ///
+    /// # Safety
+    /// `column` is a multiple of 4, the row is in C, and no other thread has one of the elements.
+    #[inline(always)]
+    pub(super) unsafe fn piece(&self, cx: impl Cooperative, row: u32, column: u32, sums: [f32; 4]) {
+        if self.flags & ALIGNED != 0 && column + 3 < self.n {
+            // SAFETY: The row and the four columns are in C, and no other thread has them.
+            unsafe { self.four(cx, row, column, sums) };
+        } else {
+            let mut i = 0;
+            while i < 4 {
+                self.one(cx, row, column + i, sums[i as usize]);
+                i += 1;
+            }
         }
     }
 

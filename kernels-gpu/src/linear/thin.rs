@@ -94,51 +94,57 @@ pub(super) unsafe fn product<E: Half>(
 
     // SAFETY: The declaration has the shared memory of all stages.
     let (s, words) = unsafe { (cx.shared::<E>(0), cx.shared::<u32>(0)) };
-    // A warp copies every eighth row, and a lane one of its pieces.
-    let first = a.wrapping_add((row + cx.warp()) as usize * lda as usize + cx.lane() as usize * 8);
-    let start = |stage: u32| {
-        let at = stage * STAGE + cx.lane() * 8;
-        let (mut line, mut from) = (cx.warp(), first.wrapping_add((stage * STAGE) as usize));
-        while line < ROWS {
-            let to = place(stage % STAGES, line, cx.lane()) * 8;
+    // A warp copies every eighth row, and a lane one of its pieces. The rows of a warp are all even,
+    // or all odd. `from`, and the two rows of B below, go on from step to step.
+    let mut from = a.wrapping_add((row + cx.warp()) as usize * lda as usize + cx.lane() as usize * 8);
+    let (own_place, eight) = (place(0, cx.warp(), cx.lane()) * 8, WARPS as usize * lda as usize);
+    let (mut filled, mut stage_at) = (cx.lane() * 8, own_place);
+    let mut start = || {
+        let (mut i, mut at) = (0, from);
+        while i < ROWS / WARPS {
+            let exists = cx.warp() + i * WARPS < rows && filled < k;
             // SAFETY: The piece is in A if its row is below `rows` and its first element below `k`.
             // The place is that of a piece of the stage, which nobody else writes, and which nobody
             // reads until the block has waited for it.
-            unsafe { cx.copy_async_or_zero::<E, 16>(s, to, from, line < rows && at < k) };
-            line += WARPS;
-            from = from.wrapping_add(WARPS as usize * lda as usize);
+            unsafe { cx.copy_async_or_zero::<E, 16>(s, stage_at + i * WARPS * STAGE, at, exists) };
+            (i, at) = (i + 1, at.wrapping_add(eight));
         }
         cx.copy_async_commit();
+        (from, filled) = (from.wrapping_add(STAGE as usize), filled + STAGE);
+        stage_at = if stage_at >= 2 * ROWS * STAGE { own_place } else { stage_at + ROWS * STAGE };
     };
-    let weights = |step: u32| {
-        let (at, mut two, mut i) = ((step * slices + slice) * DEPTH + quarter * 8, [[0; 4]; 2], 0);
+    let line = column + own + group;
+    let mut at = slice * DEPTH + quarter * 8;
+    let mut rows_of_b = [0, 8].map(|more| b.wrapping_add((line + more) as usize * ldb as usize + at as usize));
+    let mut weights = || {
+        let (mut two, mut i) = ([[0; 4]; 2], 0);
         while i < 2 {
-            let line = column + own + 8 * i + group;
-            if line < out.n && at < k {
-                let piece = b.wrapping_add(line as usize * ldb as usize + at as usize);
+            if line + 8 * (i as u32) < out.n && at < k {
                 // SAFETY: The piece is in B: its row is below N, its first element is below `k`,
                 // and both are multiples of a piece.
-                two[i as usize] = unsafe { cx.load4(piece.cast()) };
+                two[i] = unsafe { cx.load4(rows_of_b[i].cast()) };
             }
+            rows_of_b[i] = rows_of_b[i].wrapping_add((slices * DEPTH) as usize);
             i += 1;
         }
+        at += slices * DEPTH;
         two
     };
 
-    start(0);
-    start(1);
+    start();
+    start();
     let (mut ahead, mut i) = ([[[0u32; 4]; 2]; AHEAD], 0);
     while i < AHEAD {
-        ahead[i] = weights(i as u32);
+        ahead[i] = weights();
         i += 1;
     }
     let mut sums = [[0f32; 4]; 8];
-    let (mut stage, mut step) = (0, 0);
-    while stage * STAGE < k {
+    let (mut stage, mut done) = (0, 0);
+    while done < k {
         cx.copy_async_wait::<1>();
         cx.barrier();
         // All warps have left the stage before, whose place this is.
-        start(stage + 2);
+        start();
         let mut within = slice;
         while within < WARPS {
             let now = ahead[0];
@@ -147,15 +153,16 @@ pub(super) unsafe fn product<E: Half>(
                 ahead[i - 1] = ahead[i];
                 i += 1;
             }
-            ahead[AHEAD - 1] = weights(step + AHEAD as u32);
+            ahead[AHEAD - 1] = weights();
+            let first = place(stage, group, within * 4 + quarter) * 4;
             let mut half = 0;
             while half < 2 {
                 if 32 * half < rows {
                     let (mut x, mut i) = ([[0u32; 4]; 4], 0);
                     while i < 4 {
-                        let at = place(stage % STAGES, 32 * half + 8 * i + group, within * 4 + quarter);
-                        // SAFETY: The piece is in the stage, which is complete.
-                        x[i as usize] = unsafe { cx.shared_get4(words, at * 4) };
+                        // SAFETY: The piece is in the stage, which is complete: rows that are a
+                        // multiple of eight apart have it at the same place.
+                        x[i as usize] = unsafe { cx.shared_get4(words, first + (32 * half + 8 * i) * STAGE / 2) };
                         i += 1;
                     }
                     let mut i = 0;
@@ -168,9 +175,10 @@ pub(super) unsafe fn product<E: Half>(
                 }
                 half += 1;
             }
-            (within, step) = (within + slices, step + 1);
+            within += slices;
         }
-        stage += 1;
+        stage = if stage == STAGES - 1 { 0 } else { stage + 1 };
+        done += STAGE;
     }
 
     // The sums take the place of the stages.
@@ -178,7 +186,7 @@ pub(super) unsafe fn product<E: Half>(
     cx.barrier();
     // SAFETY: The stages have more bytes, all copies are complete, and no warp reads them any more.
     let s = unsafe { cx.shared::<f32>(0) };
-    let pitch = width + 1;
+    let pitch = width + 4;
     let mut j = 0;
     while j < 8 {
         let mut i = 0;
@@ -193,16 +201,26 @@ pub(super) unsafe fn product<E: Half>(
         j += 1;
     }
     cx.barrier();
-    let mut i = cx.rank();
-    while i < rows * width {
-        let (line, c) = (i / width, i % width);
-        let (mut sum, mut part) = (0.0, 0);
-        while part < slices {
-            // SAFETY: The place is in the window, and all warps have passed the barrier.
-            sum += unsafe { cx.shared_get(s, (part * ROWS + line) * pitch + c) };
+    // A thread has four columns at a time.
+    let pieces = width / 4;
+    let (mut line, c, lines) = (cx.rank() / pieces, cx.rank() % pieces * 4, THREADS / pieces);
+    while line < rows {
+        let (mut sum, mut part) = ([0.0; 4], 0);
+        while part < WARPS {
+            if part < slices {
+                // SAFETY: The place is in the window, its distance from the start is a multiple of
+                // four, and all warps have passed the barrier.
+                let more: [f32; 4] = unsafe { cx.shared_get4(s, (part * ROWS + line) * pitch + c) };
+                let mut i = 0;
+                while i < 4 {
+                    sum[i] += more[i];
+                    i += 1;
+                }
+            }
             part += 1;
         }
-        out.one(cx, row + line, column + c, sum);
-        i += THREADS;
+        // SAFETY: The column is a multiple of four, and no other thread has it in this row.
+        unsafe { out.piece(cx, row + line, column + c, sum) };
+        line += lines;
     }
 }

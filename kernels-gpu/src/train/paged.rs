@@ -95,12 +95,13 @@ macro_rules! of_types {
                 // The sequences have neighboring numbers.
                 let [owner, ordinal] = [0, 1].map(|field| owners.get(t, [page, field]));
                 let sequence = owner.wrapping_sub(rules.get(t, [0, NUMBER])) as u32;
-                if owner < 0 || progress.try_get(t, [sequence, LEFT]).unwrap_or(0) <= 0 {
+                let [left, has] = [LEFT, HAS].map(|field| progress.try_get(t, [sequence, field]).unwrap_or(0));
+                if owner < 0 || left <= 0 {
                     return;
                 }
                 // The rows of the page that are new: the newest one is behind those that the cache
                 // has.
-                let (end, first) = (progress.get(t, [sequence, HAS]) as u32, (ordinal as u32).wrapping_mul(ROWS));
+                let (end, first) = (has as u32, (ordinal as u32).wrapping_mul(ROWS));
                 let start = end.wrapping_add(1).wrapping_sub(new);
                 // Most pages have none of them.
                 let from = first.wrapping_sub(start);
@@ -120,7 +121,7 @@ macro_rules! of_types {
                             if from < new && c < size { qkv.get(t, [row, part, head, c]) } else { <$e>::narrow(0.0) }
                         })
                     };
-                    let mut row = 0;
+                    let mut row = if from < new { 0 } else { 0u32.wrapping_sub(from) };
                     while row < rows_of_page {
                         let from = |i: usize| first.wrapping_add(row + i as u32).wrapping_sub(start);
                         // The loads of several rows are under way at once.
@@ -128,7 +129,7 @@ macro_rules! of_types {
                             core::array::from_fn(|i| [1, 2].map(|part| four(from(i), part)));
                         let mut i = 0;
                         while i < AT_ONCE {
-                            if from(i) < new {
+                            if from(i) < new && row + (i as u32) < ROWS {
                                 keys.set(t, [page, column, row + i as u32], some[i][0]);
                                 values.set(t, [page, row + i as u32, column], some[i][1]);
                             }
