@@ -31,7 +31,7 @@ for batch in 8 32 128; do
     features=vision example thalweg-train texture_prefetch --batch $batch --runs 3
 done
 for tokens in 8 16 32 128; do
-    example thalweg-train vlm_pipeline --batch $tokens --runs 3
+    features=vision example thalweg-train vlm_pipeline --batch $tokens --runs 3
 done
 files=$(mktemp -d)
 trap 'rm -r "$files"' EXIT

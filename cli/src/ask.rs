@@ -15,8 +15,8 @@ use crate::args::{DecodeArg, DeviceArg};
 use crate::inputs;
 use crate::output::say;
 use crate::photos::{CHUNK_IMAGES, Photos, print_lines};
-use crate::train::texts::{BYTES, TOKENIZER, ids, text};
-use crate::train::{CLASSES, TOKENS, value};
+use crate::train::tokenizer::{TOKENIZER, Tokenizer};
+use crate::train::{CLASSES, TOKENS, metadata, value};
 
 stream_tags!(Work);
 
@@ -126,33 +126,37 @@ pub(crate) fn run(args: &AskArgs) -> Result<ExitCode, String> {
     if file.metadata.contains_key(CLASSES) {
         return Err(file.format_error("this model tells classes: use `thalweg predict`".into()).to_string());
     }
-    let (tokenizer, params): (String, TokenParams) = (value(&file, TOKENIZER)?, value(&file, TOKENS)?);
-    if tokenizer != BYTES {
-        return Err(file
-            .format_error(format!("the tokenizer {tokenizer:?} is none that this version has"))
-            .to_string());
-    }
-    let question = ids(&args.question).map_err(|e| format!("--question: {e}"))?;
+    let params: TokenParams = value(&file, TOKENS)?;
+    let wrong = |what: String| file.format_error(what).to_string();
+    let tokenizer = Tokenizer::from_json(metadata(&file, TOKENIZER)?).map_err(wrong)?;
+    let question = tokenizer.ids(&args.question).map_err(|e| format!("--question: {e}"))?;
     let (device, note) = args.device.open()?;
     if let Some(note) = note {
         say(format_args!("thalweg: {note}"));
     }
     let stream = device.stream::<Work>().map_err(|e| e.to_string())?;
-    let VisionLanguageConfig { max_tokens: places, gate, image_encoder, .. } =
+    let VisionLanguageConfig { max_tokens: places, vocab_size, gate, image_encoder, .. } =
         VisionLanguageConfig::from_tensors(&file).map_err(|e| e.to_string())?;
+    if vocab_size != tokenizer.size() {
+        return Err(wrong(format!("it has {vocab_size} ids, and its tokenizer {}", tokenizer.size())));
+    }
     if gate.is_some() {
         let what = "its tokens go through a gate, which `thalweg ask` does not have: a program asks it with \
                     `TokenTransformer::gated`";
-        return Err(file.format_error(what.into()).to_string());
+        return Err(wrong(what.into()));
     }
     if image_encoder.is_some() {
         let what = "its encoder has pixels, and `thalweg ask` gives it tokens: a program asks it with `VisionLanguage`";
-        return Err(file.format_error(what.into()).to_string());
+        return Err(wrong(what.into()));
     }
     // The last id is said and not heard, so it needs no place.
     let room = (places + 1).saturating_sub(question.len());
     if room == 0 {
-        return Err(format!("--question: {} bytes, and the model has room for {places}", question.len()));
+        return Err(format!(
+            "--question: {} {}, and the model has room for {places}",
+            question.len(),
+            tokenizer.noun()
+        ));
     }
     let model = if args.images.len() == 1 {
         VisionLanguage::from_tensors(&stream, &file).map(|model| Model::One(Box::new(model)))
@@ -176,8 +180,11 @@ pub(crate) fn run(args: &AskArgs) -> Result<ExitCode, String> {
             lines.push((
                 index,
                 match answer.last() {
-                    Some(0) => Ok(format!("{}\t{}\n", name(index), one_line(&text(&answer)))),
-                    _ => Err(format!("no whole answer fits: the model has room for {places} bytes with the question")),
+                    Some(0) => tokenizer.text(&answer).map(|text| format!("{}\t{}\n", name(index), one_line(&text))),
+                    _ => Err(format!(
+                        "no whole answer fits: the model has room for {places} {} with the question",
+                        tokenizer.noun()
+                    )),
                 },
             ));
         }

@@ -13,7 +13,7 @@ use crate::inputs;
 use crate::output::say;
 use crate::photos::{Photos, print_lines};
 use crate::train::data::Packed;
-use crate::train::texts::TOKENIZER;
+use crate::train::tokenizer::TOKENIZER;
 use crate::train::{CLASSES, TOKENS, value};
 
 stream_tags!(Work);

@@ -12,6 +12,7 @@ mod query;
 mod questions;
 mod results;
 mod support;
+mod tokenizer;
 mod trace;
 mod train;
 mod train_ranks;

@@ -31,12 +31,12 @@ pub(crate) fn questions(bench: &Bench, name: &str, count: u32, first: u32) -> Pa
     path
 }
 
-fn train(data: &Path, out: &Path, arguments: &[&str]) -> Run {
+pub(crate) fn train(data: &Path, out: &Path, arguments: &[&str]) -> Run {
     let run = ["--budget", "64", "--patience", "0", "--batch", "16"];
     Run::of(thalweg().arg("train").arg(data).args(SMALL).args(run).args(arguments).arg("--out").arg(out))
 }
 
-fn ask(model: &Path, question: &str, images: &[PathBuf]) -> Vec<String> {
+pub(crate) fn ask(model: &Path, question: &str, images: &[PathBuf]) -> Vec<String> {
     let run = Run::of(thalweg().arg("ask").arg(model).args(images).args(["--question", question])).expect(0, &[]);
     run.out.lines().map(|line| line.split_once('\t').expect("a path and an answer").1.to_owned()).collect()
 }

@@ -241,11 +241,56 @@ impl<'a, R: Resource, X: From<Error>, C: Chain<R, X>> Stages<'a, R, X, C> {
     /// its memory is freed after its work.
     pub fn run(&mut self, items: Range<usize>, timeline: &Timeline) -> Result<(), X> {
         for item in items {
-            let slot = self.slots.acquire()?;
-            let slot = self.chain.send(item, slot, timeline)?;
-            self.slots.recycle(slot);
+            let slot = self.send(item, timeline)?;
+            self.recycle(slot);
         }
         Ok(())
+    }
+
+    /// Sends one item through the stages, and returns its slot when all work is enqueued, for a
+    /// loop that decides when the next item begins. Give the slot back by
+    /// [`recycle`](Self::recycle).
+    ///
+    /// ```
+    /// use std::collections::VecDeque;
+    ///
+    /// use thalweg::overlap::stages;
+    /// use thalweg::{Activity, Device, Error, Ring, Timeline, stream_tags};
+    ///
+    /// stream_tags!(Make, Use);
+    /// let gpu = Device::best()?;
+    /// let (make, consume) = (gpu.stream::<Make>()?, gpu.stream::<Use>()?);
+    /// let mut slots = Ring::new(2, move || make.alloc::<u32>(9)?.synchronize())?;
+    /// let mut stages = stages::<_, Error>(&mut slots).step(&make, Activity::Compute, |s, n, slot| s.fill(slot, n as u32));
+    /// let (mut items, mut made, mut seen) = (0..5, VecDeque::new(), Vec::new());
+    /// while seen.len() < 5 {
+    ///     while stages.free() > 0 && let Some(n) = items.next() {
+    ///         made.push_back(stages.send(n, &Timeline::disabled())?); // the next ones, while there are slots
+    ///     }
+    ///     let Some(oldest) = made.pop_front() else { break };
+    ///     let slot = consume.wait(oldest)?;
+    ///     seen.push(consume.read_blocking(&slot)?[0]); // the host waits, and the next item is made meanwhile
+    ///     stages.recycle(consume.record(slot)?);
+    /// }
+    /// assert_eq!(seen, [0, 1, 2, 3, 4]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As of [`run`](Self::run).
+    pub fn send(&mut self, item: usize, timeline: &Timeline) -> Result<Event<R>, X> {
+        let slot = self.slots.acquire()?;
+        self.chain.send(item, slot, timeline)
+    }
+
+    /// Gives the slot of an item back.
+    pub fn recycle(&mut self, slot: Event<R>) {
+        self.slots.recycle(slot);
+    }
+
+    /// Returns the number of slots that no item has.
+    pub fn free(&self) -> usize {
+        self.slots.len()
     }
 
     /// Sends items through the stages as [`run`](Self::run) does, and `take` sees the slot of each

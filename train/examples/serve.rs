@@ -16,63 +16,27 @@
 //! decoder has four blocks. The weights are random. The texts are compared before anything is
 //! timed. `--timeline FILE.svg --all-work` also says where the time of a token goes.
 
+#[path = "support/answers.rs"]
+mod answers;
 mod support;
 
 use std::path::Path;
 use std::time::Duration;
 
+use answers::{Photographs, Work};
 use thalweg::simt::bf16;
-use thalweg::{Device, DeviceBuffer, DeviceSlice, LiveBrand, On, PinnedBuffer, Stream, stream_tags};
+use thalweg::{DeviceBuffer, DeviceSlice, LiveBrand, On, Stream, stream_tags};
 use thalweg_kernels::train::patches;
-use thalweg_train::{
-    Error, Result, Tensors, TextDecoder, TextRequest, TextServer, TextServerOptions, TextTicket, VisionEncoder,
-    VisionLanguageConfig,
-};
-use thalweg_vision::augment::{AugmentInput, Augmentation, AugmenterOn};
+use thalweg_train::{Result, TextDecoder, TextServer, TextTicket, VisionEncoder, VisionLanguageConfig};
+use thalweg_vision::augment::AugmenterOn;
 
 stream_tags!(Serve);
-
-type Photo<S> = (On<S, PinnedBuffer<u8>>, [u32; 2]);
-
-/// The model and the sizes that all runs share.
-struct Work {
-    weights: Tensors,
-    config: VisionLanguageConfig,
-    size: usize,
-    patch: usize,
-    count: usize,
-    requests: usize,
-}
-
-impl Work {
-    fn rows(&self) -> usize {
-        (self.size / self.patch).pow(2)
-    }
-
-    /// Every second text is drawn.
-    fn request(&self, n: usize) -> TextRequest {
-        let request = TextRequest::default()
-            .with_rows(self.rows())
-            .with_prompt(vec![1, 2 + n as i32 % 7])
-            .with_count(self.count)
-            .with_seed(n as u64)
-            .with_stop(vec![]);
-        if n.is_multiple_of(2) { request } else { request.with_temperature(0.8).with_top_p(0.95) }
-    }
-
-    fn server<S: LiveBrand>(&self, s: &Stream<S>, texts: usize) -> Result<TextServer<S, bf16>> {
-        let pages = texts * TextServerOptions::pages_of(self.rows() + 2 + self.count);
-        let options = TextServerOptions::default().with_texts(texts).with_pages(pages).with_image_rows(self.rows());
-        TextServer::from_tensors(s, &self.weights, options)
-    }
-}
 
 /// The way from a photograph to the rows that the decoder sees.
 struct Front<'a, S: LiveBrand> {
     work: &'a Work,
     encoder: VisionEncoder<S, bf16>,
-    augmentation: Augmentation,
-    photos: Vec<Photo<S>>,
+    photos: Photographs<S>,
     rgb: On<S, DeviceBuffer<u8>>,
     augmenter: AugmenterOn<S>,
     image: On<S, DeviceBuffer<f32>>,
@@ -82,58 +46,29 @@ struct Front<'a, S: LiveBrand> {
 
 impl<'a, S: LiveBrand> Front<'a, S> {
     fn new(s: &Stream<S>, work: &'a Work, folder: Option<&Path>) -> Result<Self> {
-        let photos = photographs(s, folder)?;
-        // Only the crop differs from request to request.
-        let augmentation =
-            Augmentation::default().with_flip(0.0).with_brightness(0.0).with_contrast(0.0).with_saturation(0.0);
-        let augmentation = augmentation.with_grayscale(0.0).with_blur(None);
-        let across = work.size / work.patch;
-        let part = |n: usize| (n as f32 + 0.5) / across as f32;
-        let places: Vec<f32> = (0..work.rows()).flat_map(|n| [part(n / across), part(n % across)]).collect();
+        let photos = Photographs::read(s, folder)?;
         Ok(Self {
             work,
             encoder: VisionEncoder::from_tensors(s, &work.weights)?,
-            rgb: s.alloc(photos.iter().map(|(pixels, _)| pixels.len()).max().unwrap_or(0))?,
-            augmenter: augmentation.augmenter(s, work.size as u32, 1)?,
-            augmentation,
+            rgb: s.alloc(photos.most())?,
+            augmenter: work.crops().augmenter(s, work.size as u32, 1)?,
             photos,
-            image: s.alloc(3 * work.size * work.size)?,
-            tokens: s.alloc(3 * work.size * work.size)?,
-            position: s.upload_blocking(&places)?,
+            image: s.alloc(work.pixels())?,
+            tokens: s.alloc(work.pixels())?,
+            position: s.upload_blocking(&work.places(1))?,
         })
     }
 
     /// Uploads the photograph of request `n`, prepares and encodes it.
     fn rows(&mut self, s: &Stream<S>, n: usize, to: &mut DeviceSlice<S, f32>) -> Result<()> {
         let Work { size, patch, .. } = *self.work;
-        let (pixels, [height, width]) = &self.photos[n % self.photos.len()];
+        let (pixels, of) = self.photos.of(n);
         s.copy_to_device(pixels, self.rgb.slice_mut(..pixels.len()).map_err(thalweg::Error::from)?)?;
-        let parameters = self.augmentation.parameters(7, 0, n as u64, *width, *height)?;
-        let input = AugmentInput { start: 0, height: *height, width: *width, parameters };
-        self.augmenter.prepare(s, &[input])?;
+        self.augmenter.prepare(s, &[self.work.crop(n, 0, of)?])?;
         self.augmenter.launch(s, &self.rgb, &mut self.image)?;
         patches(s, [1, 3, size as u32, patch as u32], &self.image, &mut self.tokens)?;
         self.encoder.encode(&self.tokens, &self.position, to)
     }
-}
-
-/// Decodes the JPEG files of a folder, or the photograph of this repository.
-fn photographs<S: LiveBrand>(s: &Stream<S>, folder: Option<&Path>) -> Result<Vec<Photo<S>>> {
-    let failed = |e: &dyn std::fmt::Display| Error::Source(e.to_string().into());
-    let mut paths = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/readme/astronaut.jpg")];
-    if let Some(folder) = folder {
-        let files = folder.read_dir().map_err(|e| failed(&e))?;
-        paths = files.map(|file| Ok(file.map_err(|e| failed(&e))?.path())).collect::<Result<Vec<_>>>()?;
-        paths.retain(|path| path.extension().is_some_and(|end| end == "jpg" || end == "jpeg"));
-        paths.sort();
-    }
-    let photo = |path: &std::path::PathBuf| {
-        let pixels = image::open(path).map_err(|e| failed(&e))?.into_rgb8();
-        let size = [pixels.height(), pixels.width()];
-        Ok((s.bind(s.device().pinned_from(pixels.as_raw())?).map_err(thalweg::Error::from)?, size))
-    };
-    let photos = paths.iter().map(photo).collect::<Result<Vec<_>>>()?;
-    if photos.is_empty() { Err(failed(&"the folder has no JPEG files")) } else { Ok(photos) }
 }
 
 /// Serves all requests, and returns their texts.
@@ -204,26 +139,15 @@ fn main() -> Result<()> {
         ("--batch N", "the tokens of a text"),
         ("--slots N", "the texts that are written at once"),
         support::RUNS,
-        ("--files FOLDER", "take the JPEG files of this folder"),
+        answers::FILES,
         support::TIMELINE,
         support::ALL_WORK,
     ];
     let args = support::Arguments::parse("Writes many texts at once about photographs.", &options);
-    let gpu: Device = support::device()?;
-    let ([size, patch, width, heads, depth, text_depth], [vocabulary, count, requests, texts]) =
-        support::sized(gpu, ([224, 16, 768, 12, 12, 4], [32_000, 128, 64, 64]), ([32, 8, 16, 2, 1, 1], [50, 5, 6, 4]));
-    let (count, requests, texts) = (args.batch(count), args.steps(requests), args.slots(texts));
-    let config = VisionLanguageConfig::default()
-        .with_input_dim(3 * patch * patch)
-        .with_embed_dim(width)
-        .with_num_heads(heads)
-        .with_depth(depth)
-        .with_text_embed_dim(width)
-        .with_text_num_heads(heads)
-        .with_text_depth(text_depth)
-        .with_vocab_size(vocabulary)
-        .with_max_tokens(64.max(count + 2));
-    let work = Work { weights: config.init(7)?, config, size, patch, count, requests };
+    let gpu = support::device()?;
+    let work = Work::new(&args, gpu, [128, 64], [5, 6])?;
+    let texts = args.slots(support::sized(gpu, 64, 4));
+    let Work { count, requests, .. } = work;
     let s = gpu.stream::<Serve>()?;
     let mut front = Front::new(&s, &work, args.files())?;
     let (mut single, mut many) = (work.server(&s, 1)?, work.server(&s, texts)?);

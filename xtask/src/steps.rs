@@ -99,6 +99,7 @@ pub(crate) const STEPS: &[Step] = &[
     step(Group::Test, "python", Some(3), 500, "the wheel of python/, tested in a fresh environment", test::python),
     step(Group::Test, "builder", Some(2), 120, "tests of the PTX builder, of xtask and of the runner of mutations", test::builder),
     step(Group::Test, "hopper", Some(7), 300, "the f32 products for compute capability 9.0, checked", test::hopper),
+    step(Group::Test, "tokenizer", Some(6), 300, "the command with a tokenizer.json, which is a feature of it", test::tokenizer),
     step(Group::Ship, "features", Some(1), 200, "each crate with each of its features alone", ship::features),
     step(Group::Ship, "licenses", Some(5), 20, "licenses and sources of dependencies", ship::licenses),
 ];

@@ -35,9 +35,11 @@ with its path, which starts at the table's folder, and its class, separated by
 a tab or a comma. A first line `path,label` is left out. Or it is a file whose name ends in
 .jsonl, with a question in each line:
   {\"image\": \"digits/3/0003.png\", \"question\": \"which digit\", \"answer\": \"3\"}
-Then a vision-language model learns to write the answers, byte by byte. A fifth of the
-images is kept apart with all their questions, --batch counts questions, and an
-answer is right if every byte is.
+Then a vision-language model learns to write the answers, byte by byte or by the ids of
+--tokenizer. A fifth of the images is kept apart with all their questions, --batch counts
+questions, and an answer is right if every id is. To the ids of a tokenizer.json 1 is added,
+because id 0 ends a text. Its post-processor, padding and truncation are left out, and the
+model keeps it.
 
 Each photograph becomes tokens once, on the device that also decodes JPEG files. They are kept
 in a file without a name in the folder of --out, or in --scratch: 60 bytes for a token, on each
@@ -88,6 +90,11 @@ pub(crate) struct TrainArgs {
     /// Images to test on, as DATA; without it, a share of DATA is kept apart
     #[arg(long, value_name = "DATA")]
     pub(crate) val: Option<PathBuf>,
+
+    /// The tokenizer.json of questions and answers, which are bytes without it; --resume takes that
+    /// of the run. The command needs the feature `tokenizers` for it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tokenizer: Option<PathBuf>,
 
     /// The number of GPUs that train together, each with a process of its own; or of CPU devices.
     /// Leave it out under a launcher (thalweg launch, torchrun, srun, mpirun)

@@ -14,6 +14,7 @@ use thalweg_vision::{Pipeline, TokenParams, TokenSet};
 
 use super::ranks::{Result as Ranked, Team};
 use super::texts::{self, Question};
+use super::tokenizer::Tokenizer;
 use crate::args::DecodeArg;
 use crate::inputs::{EXTENSIONS, cannot_read};
 use crate::photos::{CHUNK_BYTES, CHUNK_IMAGES, Photos, Pixels};
@@ -48,10 +49,10 @@ pub(crate) struct Listing {
 impl Listing {
     /// Lists a folder with a folder for each class, or the images of a table, or those of a file of
     /// questions.
-    pub(crate) fn read(data: &Path) -> Result<Self, String> {
+    pub(crate) fn read(data: &Path, tokenizer: &Tokenizer) -> Result<Self, String> {
         let wrong = |what: String| format!("{}: {what}", data.display());
         if texts::asks(data) {
-            let (paths, questions) = texts::read(data)?;
+            let (paths, questions) = texts::read(data, tokenizer)?;
             return Ok(Self { paths, names: Vec::new(), questions });
         }
         let mut found = Self { paths: Vec::new(), names: Vec::new(), questions: Vec::new() };

@@ -4,7 +4,8 @@
 //! kept in a file (`data`). Then a token transformer (`thalweg_train`) learns from batches of them.
 //! After each epoch the images that are kept apart are tested, the best model so far is written,
 //! and a checkpoint, from which `--resume` goes on; `--checkpoint-steps` writes more of them.
-//! From a file of questions (`texts`), a vision-language model learns to write their answers.
+//! From a file of questions (`texts`), a vision-language model learns to write their answers, whose
+//! ids are bytes or those of a `tokenizer.json` (`tokenizer`).
 //! `thalweg_train::overlap::texture_prefetch`, which makes the tokens of the next batch beside
 //! training, is for photographs that are seen once or change: here it would make the same tokens
 //! again in each epoch.
@@ -21,6 +22,7 @@ mod ranks;
 mod scaling;
 pub(crate) mod settings;
 pub(crate) mod texts;
+pub(crate) mod tokenizer;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -45,6 +47,7 @@ use learner::Learner;
 use ranks::{Problem, Team};
 use scaling::Scaling;
 use settings::{Precision, Settings};
+use tokenizer::{BYTES, TOKENIZER, Tokenizer};
 
 stream_tags!(Train, Reduce);
 
@@ -85,6 +88,8 @@ struct Set {
     learn: Tokens,
     test: Tokens,
     fingerprint: u64,
+    /// The number of ids of questions and answers.
+    ids: usize,
 }
 
 impl Set {
@@ -109,7 +114,7 @@ impl Set {
             .with_text_embed_dim(width)
             .with_text_num_heads(heads)
             .with_text_depth(depth)
-            .with_vocab_size(texts::IDS)
+            .with_vocab_size(self.ids)
             .with_max_tokens(longest.unwrap_or(0).max(64))
     }
 }
@@ -125,6 +130,8 @@ struct Inputs {
 #[derive(Serialize, Deserialize)]
 struct Begin {
     settings: Settings,
+    /// The JSON of the tokenizer of questions.
+    tokenizer: String,
     /// The epochs so far, and the fingerprint of their images, if the run goes on.
     history: Vec<Epoch>,
     fingerprint: Option<u64>,
@@ -274,9 +281,13 @@ fn learn<S: LiveBrand, C: LiveBrand>(
 /// write.
 fn begin(args: &TrainArgs, files: &Files<'_>) -> Result<Begin, String> {
     [Some(files.model), files.json, args.timeline.as_deref()].into_iter().flatten().try_for_each(output::can_write)?;
+    if args.tokenizer.is_some() && !texts::asks(&args.data) {
+        return Err(format!("--tokenizer: {} has no texts; only a .jsonl file of questions has", args.data.display()));
+    }
+    let given = args.tokenizer.as_deref().map(tokenizer::read).transpose()?;
     if !args.resume {
-        let settings = args.settings(None)?;
-        return Ok(Begin { settings, history: Vec::new(), fingerprint: None, within: Within::default() });
+        let (settings, tokenizer) = (args.settings(None)?, given.unwrap_or_else(|| BYTES.into()));
+        return Ok(Begin { settings, tokenizer, history: Vec::new(), fingerprint: None, within: Within::default() });
     }
     let file = Tensors::load(&files.checkpoint).map_err(|e| match files.checkpoint.exists() {
         true => format!("--resume: {e}"),
@@ -290,21 +301,36 @@ fn begin(args: &TrainArgs, files: &Files<'_>) -> Result<Begin, String> {
         return Err(format!("--resume: {wrong}"));
     }
     let within = value(&file, "progress.within")?;
-    Ok(Begin { settings: args.settings(Some(&saved))?, history, fingerprint: Some(fingerprint), within })
+    let tokenizer = file.metadata.get("progress.tokenizer").map_or(BYTES, String::as_str);
+    if given.is_some_and(|given| given != tokenizer) {
+        let what = "--resume: the run has another tokenizer; leave out --tokenizer, or start again without --resume";
+        return Err(what.into());
+    }
+    let settings = args.settings(Some(&saved))?;
+    Ok(Begin { settings, tokenizer: tokenizer.into(), history, fingerprint: Some(fingerprint), within })
+}
+
+/// Returns the JSON of a value of a file's metadata.
+pub(crate) fn metadata<'a>(file: &'a Tensors, key: &str) -> Result<&'a str, String> {
+    let missing =
+        || file.format_error(format!("the metadata has no `{key}`; did `thalweg train` write this file?")).to_string();
+    file.metadata.get(key).map(String::as_str).ok_or_else(missing)
 }
 
 /// Reads a value of a file's metadata.
 pub(crate) fn value<T: for<'de> Deserialize<'de>>(file: &Tensors, key: &str) -> Result<T, String> {
-    let missing =
-        || file.format_error(format!("the metadata has no `{key}`; did `thalweg train` write this file?")).to_string();
-    let text = file.metadata.get(key).ok_or_else(missing)?;
-    serde_json::from_str(text).map_err(|e| file.format_error(format!("`{key}` in the metadata: {e}")).to_string())
+    serde_json::from_str(metadata(file, key)?)
+        .map_err(|e| file.format_error(format!("`{key}` in the metadata: {e}")).to_string())
 }
 
 /// Reads the images and makes their tokens. Also returns what became of the files of all ranks.
 fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Result<(Set, Inputs), Problem> {
     let (args, settings) = (run.args, &run.begin.settings);
-    let listing = Listing::read(&args.data)?;
+    let tokenizer = Tokenizer::from_json(&run.begin.tokenizer).map_err(|e| match &args.tokenizer {
+        Some(path) => format!("--tokenizer {}: {e}", path.display()),
+        None => format!("--resume: {}: {e}", run.files.checkpoint.display()),
+    })?;
+    let listing = Listing::read(&args.data, &tokenizer)?;
     let classes = listing.classes();
     if classes.len() < 2 && listing.questions.is_empty() {
         return Err(Problem(format!(
@@ -316,7 +342,7 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
     let labels = listing.labels(&classes)?;
     let apart = match &args.val {
         Some(folder) => {
-            let other = Listing::read(folder)?;
+            let other = Listing::read(folder, &tokenizer)?;
             if other.questions.is_empty() != listing.questions.is_empty() {
                 return Err(Problem(format!(
                     "--val {}: one of both has questions, and the other has none",
@@ -391,7 +417,7 @@ fn read<C: LiveBrand>(run: &Run<'_>, team: &mut Team<C>, device: Device) -> Resu
     scaling.apply(&learn)?;
     scaling.apply(&test)?;
     let (learn, test) = (learn.asked(&listing.questions), test.asked(&other.questions));
-    Ok((Set { classes, params, scaling, learn, test, fingerprint }, inputs))
+    Ok((Set { classes, params, scaling, learn, test, fingerprint, ids: tokenizer.size() }, inputs))
 }
 
 /// Trains a model, and returns all epochs and the best one.
@@ -534,7 +560,7 @@ fn write<S: LiveBrand, E: thalweg_train::Precision>(
         set.scaling.fold(&mut tensors, if set.asks() { "encoder." } else { "" });
         tensors.metadata.insert("format".into(), "thalweg-train".into());
         match set.asks() {
-            true => tensors.metadata.insert(texts::TOKENIZER.into(), json!(texts::BYTES).to_string()),
+            true => tensors.metadata.insert(TOKENIZER.into(), run.begin.tokenizer.clone()),
             false => tensors.metadata.insert(CLASSES.into(), json!(set.classes).to_string()),
         };
         tensors.metadata.insert(TOKENS.into(), json!(set.params).to_string());
@@ -552,12 +578,15 @@ fn checkpoint<S: LiveBrand, E: thalweg_train::Precision>(
     history: &[Epoch],
     within: Within,
 ) -> Result<(), Problem> {
-    let progress = BTreeMap::from([
+    let mut progress = BTreeMap::from([
         ("settings".to_owned(), json!(run.begin.settings).to_string()),
         ("history".to_owned(), json!(history).to_string()),
         ("data".to_owned(), set.fingerprint.to_string()),
         ("within".to_owned(), json!(within).to_string()),
     ]);
+    if set.asks() {
+        progress.insert("tokenizer".to_owned(), run.begin.tokenizer.clone());
+    }
     Ok(output::whole(|| model.checkpoint(&run.files.checkpoint, &progress))?)
 }
 

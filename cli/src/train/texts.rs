@@ -1,4 +1,4 @@
-//! Questions about images with their answers, and how texts become ids: byte by byte.
+//! Questions about images, with their answers.
 
 use std::collections::HashMap;
 use std::fs;
@@ -6,26 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// The key of a model's metadata that names its tokenizer, and the name of the only one.
-pub(crate) const TOKENIZER: &str = "thalweg.tokenizer";
-pub(crate) const BYTES: &str = "bytes";
-/// The number of ids: id 0 ends a text, and the others are bytes.
-pub(crate) const IDS: usize = 256;
-
-/// Returns the ids of a text.
-pub(crate) fn ids(text: &str) -> Result<Vec<i32>, String> {
-    match text.bytes().position(|byte| byte == 0) {
-        Some(place) => Err(format!("byte {place} of {text:?} is 0, which ends a text")),
-        None if text.is_empty() => Err("the text is empty".into()),
-        None => Ok(text.bytes().map(i32::from).collect()),
-    }
-}
-
-/// Returns the text of ids up to the first 0. What is no UTF-8 becomes U+FFFD.
-pub(crate) fn text(ids: &[i32]) -> String {
-    let bytes: Vec<u8> = ids.iter().map_while(|&id| u8::try_from(id).ok().filter(|&byte| byte > 0)).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
-}
+use super::tokenizer::Tokenizer;
 
 /// A question about an image, and its answer.
 #[derive(Clone, Debug)]
@@ -54,7 +35,7 @@ pub(super) fn asks(data: &Path) -> bool {
 
 /// Reads a file with an object {image, question, answer} in each line. Returns the images, each
 /// once, and the questions.
-pub(super) fn read(data: &Path) -> Result<(Vec<PathBuf>, Vec<Question>), String> {
+pub(super) fn read(data: &Path, tokenizer: &Tokenizer) -> Result<(Vec<PathBuf>, Vec<Question>), String> {
     let wrong = |what: String| format!("{}: {what}", data.display());
     let text = fs::read_to_string(data).map_err(|e| wrong(format!("cannot read it: {e}")))?;
     let base = data.parent().unwrap_or(Path::new(""));
@@ -70,7 +51,7 @@ pub(super) fn read(data: &Path) -> Result<(Vec<PathBuf>, Vec<Question>), String>
             return Err(here("image: the path is empty".into()));
         }
         let [mut all, answer] = [("question", &found.question), ("answer", &found.answer)]
-            .map(|(name, text)| ids(text).map_err(|e| here(format!("{name}: {e}"))))
+            .map(|(name, text)| tokenizer.ids(text).map_err(|e| here(format!("{name}: {e}"))))
             .into_iter()
             .collect::<Result<Vec<_>, _>>()?
             .try_into()
@@ -87,21 +68,4 @@ pub(super) fn read(data: &Path) -> Result<(Vec<PathBuf>, Vec<Question>), String>
         return Err(wrong("there are no questions".into()));
     }
     Ok((paths, questions))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{ids, text};
-
-    #[test]
-    fn texts_are_their_bytes() {
-        for whole in ["which digit", "häuser ☕", "\u{1}\u{7f}"] {
-            let mut found = ids(whole).unwrap();
-            assert_eq!(text(&found), whole);
-            found.extend([0, 65]);
-            assert_eq!(text(&found), whole, "what stands behind the end is no text");
-        }
-        assert_eq!(text(&[104, 105, 0xe9]), "hi\u{fffd}");
-        assert!(ids("").is_err() && ids("a\0b").unwrap_err().contains("byte 1 of"));
-    }
 }

@@ -47,7 +47,8 @@ impl Arguments {
         self.0.has(name)
     }
 
-    fn number(&self, name: &str) -> Option<usize> {
+    /// Returns the number of an option, which is not 0.
+    pub fn number(&self, name: &str) -> Option<usize> {
         self.0.value::<NonZeroUsize>(name).map(NonZeroUsize::get)
     }
 

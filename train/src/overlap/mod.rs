@@ -9,7 +9,7 @@
 //! | random augmentation of images on the device | `augment_train` | the upload of batch N + 2, augmentation of N + 1, training on N |
 //! | training on the adaptive tokens of photographs | `texture_prefetch` | the upload of batch N + 2, textures, scores, allocation and tokens of N + 1, training on N |
 //! | the same with a query, a question and an answer for each photograph | `texture_prefetch_texts` | the same |
-//! | requests for text about images | [`vlm_pipeline`](fn@vlm_pipeline) | preparing, encoding and writing, each of another request |
+//! | batches of requests for text about images | [`vlm_pipeline`](fn@vlm_pipeline) | preparing and encoding batch N + 1 with writing the texts of N |
 //!
 //! `augment_train`, `texture_prefetch` and `texture_prefetch_texts` need the feature `vision`, and
 //! `DataParallel` needs `collective`. So does `BucketSink`, which reduces the gradients of a model
@@ -17,8 +17,8 @@
 //!
 //! Each but `DataParallel` is [`stages`](thalweg::overlap::stages()) over slots, which events carry
 //! from stream to stream. So a missing wait does not compile, and the results are those of the same
-//! work on one stream, bit for bit. In the steady state the host only enqueues, and nothing is
-//! allocated.
+//! work on one stream, bit for bit. In the steady state nothing is allocated, and the host only
+//! enqueues, except that `vlm_pipeline` reads the tokens.
 
 #[cfg(feature = "vision")]
 pub mod augment_train;
@@ -43,4 +43,4 @@ pub use texture_prefetch::{
     AskedPhotographs, AskedPhotographsOn, Photographs, PhotographsOn, texture_prefetch, texture_prefetch_texts,
 };
 pub use trainable::Trainable;
-pub use vlm_pipeline::{Request, RequestOn, Text, vlm_pipeline};
+pub use vlm_pipeline::{Requests, RequestsOn, vlm_pipeline};

@@ -1,118 +1,108 @@
-//! Answers request after request by a vision-language model: the image of one is prepared and
-//! encoded while the text about another one is written.
+//! Answers batches of requests by a vision-language model: the images of the next ones are prepared
+//! and encoded while the texts about those before are written.
 //!
 //! ```text
-//! prepare | image 0 | image 1  | image 2  | image 3  |
-//! encoder           | encode 0 | encode 1 | encode 2 |
-//! decoder                      | text 0         | text 1         |
+//! prepare | images 0 | images 1  | images 2  |
+//! encoder            | encode 0  | encode 1  | encode 2  |
+//! server                         | texts 0 | texts 0, 1 | texts 1, 2 |
 //! ```
 
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use thalweg::overlap::stages::{Chain, Stages};
-use thalweg::{Activity, DeviceBuffer, Event, LiveBrand, PinnedBuffer, Resource, Timeline};
+use thalweg::{Activity, Brand, DeviceBuffer, Event, LiveBrand, QueryResult, Resource, Timeline};
 
 use crate::error::{Error, Result};
 use crate::precision::Precision;
-use crate::vision_language::{TextDecoder, VisionEncoder};
+use crate::vision_language::{TextRequest, TextServer, TextTicket, VisionEncoder};
 
-/// A slot of [`vlm_pipeline`](fn@vlm_pipeline): a request on its way. On a stream it has the form
-/// [`RequestOn<S>`](RequestOn).
+/// A slot of [`vlm_pipeline`](fn@vlm_pipeline): a batch of requests on its way, the image of each
+/// behind that of the one before. On a stream it has the form [`RequestsOn<S>`](RequestsOn).
 #[derive(Debug, Resource)]
-pub struct Request {
+pub struct Requests {
+    /// The uploaded bytes, in the form that the caller chooses.
+    pub rgb: DeviceBuffer<u8>,
     /// The values from which the tokens are made, in the form that the caller chooses.
     pub pixels: DeviceBuffer<f32>,
-    /// The tokens of the image, [`rows`](Self::rows) x inputs, and room for more; for an image
-    /// encoder the pixels.
+    /// The tokens of the images, [rows, inputs], and room for more; for an image encoder their
+    /// pixels.
     pub tokens: DeviceBuffer<f32>,
-    /// The position of each token, [`rows`](Self::rows) x 2, and room for more; for an image
-    /// encoder nothing.
+    /// The position of each token, [rows, 2], and room for more; for an image encoder nothing.
     pub position: DeviceBuffer<f32>,
     image: DeviceBuffer<f32>,
-    ids: DeviceBuffer<i32>,
-    /// The number of tokens of the image, or of the rows of the image encoder.
+    /// The requests. Each says how many rows of tokens its image has, or how many an image encoder
+    /// makes of it.
     #[resource(plain)]
-    pub rows: usize,
-    /// The ids of the prompt.
-    #[resource(plain)]
-    pub prompt: Vec<i32>,
-    /// The number of tokens of text to write.
-    #[resource(plain)]
-    pub count: usize,
+    pub requests: Vec<TextRequest>,
 }
 
-impl Request {
-    /// Makes a slot for images of up to `rows` tokens, which are made from `pixels` numbers, and
-    /// for texts of up to `count` tokens. The host waits for nothing.
+impl Requests {
+    /// Makes a slot for batches whose images have up to `rows` tokens together, which are made from
+    /// `rgb` bytes and `pixels` numbers. The host waits for nothing.
     ///
     /// # Errors
     /// There is no memory, or the device failed.
     pub fn new<S: LiveBrand, E: Precision>(
         encoder: &VisionEncoder<S, E>,
+        rgb: usize,
         pixels: usize,
         rows: usize,
-        count: usize,
     ) -> Result<Event<Self>> {
         let (s, config) = (encoder.stream(), encoder.config());
         let [tokens, positions] = config.image_numbers(rows);
-        let slot = RequestOn {
+        let slot = RequestsOn {
+            rgb: s.alloc(rgb)?,
             pixels: s.alloc(pixels)?,
             tokens: s.alloc(tokens)?,
             position: s.alloc(positions)?,
             image: s.alloc(rows * config.text_embed_dim)?,
-            ids: s.alloc(count)?,
-            rows,
-            prompt: Vec::new(),
-            count,
+            requests: Vec::new(),
         };
         Ok(s.record(slot)?)
     }
 }
 
-/// The text of a request, which the device may still write. It can be dropped.
-#[derive(Debug)]
-pub struct Text(Event<PinnedBuffer<i32>>);
-
-impl Text {
-    /// Waits for the text and returns it: the ids until the first id 0, which is the last one then.
-    ///
-    /// # Errors
-    /// The device has failed.
-    pub fn get(self) -> Result<Vec<i32>> {
-        let ids = self.0.synchronize()?;
-        let end = ids.iter().position(|&id| id == 0).map_or(ids.len(), |end| end + 1);
-        Ok(ids[..end].to_vec())
+impl<S: Brand> RequestsOn<S> {
+    /// Returns the rows of the image of a request.
+    fn rows(&self, place: usize) -> Range<usize> {
+        let start = self.requests[..place].iter().map(|request| request.rows).sum();
+        start..start + self.requests[place].rows
     }
 }
 
-/// Answers requests one after another, and returns when all work is enqueued.
+/// Answers batch after batch of requests, and returns when all texts are written.
 ///
-/// `before` has the stages that fill [`tokens`](Request::tokens), [`position`](Request::position)
-/// and the plain fields of a request: one stage or any number, each on a stream of its own, for
-/// example the upload of a photograph and what cuts it into patches. Behind them, the encoder and
-/// the decoder work on their own streams. `seen` gets the text of each request. Read it some
-/// requests later: reading makes the host wait, and with `n` slots `n` requests are on their way.
+/// `before` has the stages that fill [`tokens`](Requests::tokens), [`position`](Requests::position)
+/// and [`requests`](Requests::requests) of a batch: one stage or any number, each on a stream of its
+/// own, for example the upload of photographs and what cuts them into patches. Behind them, the
+/// encoder works on its stream, and the server writes the texts on its own. The streams in front
+/// are ahead as far as the slots reach: a slot is free again when all of its requests have joined
+/// the texts that are being written. A batch joins when its images are encoded. While they are not,
+/// the texts before go on, and only an idle server waits. Two slots are enough for the overlap,
+/// and a third one if batches take unequal times.
 ///
-/// If all stages are on the same stream, or there is one slot, the texts are the same, bit for bit.
-/// The host waits for nothing except in the closures, and nothing is allocated after the first
-/// requests, or the first ones as large as those that follow. The decoder writes
-/// [`count`](Request::count) tokens of each text, also behind its end, because the host does not
-/// wait for them.
+/// `seen` gets the text of each request, with the item of its batch and its place in it, as soon as
+/// it ends, or why the server refused it. The host waits for nothing but tokens, as in
+/// [`TextServer::step`], and nothing is allocated after the first batches, or the first ones as
+/// large as those that follow. The texts are the same, bit for bit, if all stages are on one stream
+/// or there is one slot.
 ///
 /// # Errors
-/// There are no slots, a request does not fit the model or its slot, there is no memory, the device
-/// failed, or a closure returned an error. Requests before that one go on, and `seen` has their
-/// texts.
+/// The server has other texts to write, there are no slots, a batch does not fit its slot or the
+/// encoder, there is no memory, the device failed, or a closure returned an error. After an error
+/// of a stage, `seen` still has the texts of the batches before. After any other one, the server
+/// has canceled the texts of this run.
 ///
 /// ```
 /// use thalweg::overlap::stages;
 /// use thalweg::{Activity, Device, Ring, Timeline, stream_tags};
-/// use thalweg_train::overlap::{Request, vlm_pipeline};
-/// use thalweg_train::{Error, TextDecoder, VisionEncoder, VisionLanguageConfig};
+/// use thalweg_train::overlap::{Requests, vlm_pipeline};
+/// use thalweg_train::{Error, TextRequest, TextServer, TextServerOptions, VisionEncoder, VisionLanguageConfig};
 ///
-/// stream_tags!(Prepare, Encode, Decode);
+/// stream_tags!(Prepare, Encode, Write);
 /// let gpu = Device::best()?;
-/// let (prepare, encode, decode) = (gpu.stream::<Prepare>()?, gpu.stream::<Encode>()?, gpu.stream::<Decode>()?);
+/// let (prepare, encode, write) = (gpu.stream::<Prepare>()?, gpu.stream::<Encode>()?, gpu.stream::<Write>()?);
 /// let config = VisionLanguageConfig::default()
 ///     .with_input_dim(3)
 ///     .with_embed_dim(16)
@@ -123,26 +113,28 @@ impl Text {
 ///     .with_max_tokens(12);
 /// let file = config.init(7)?; // or a file with trained weights
 /// let mut encoder = VisionEncoder::<_, f32>::from_tensors(&encode, &file)?;
-/// let mut decoder = TextDecoder::<_, f32>::from_tensors(&decode, &file)?;
+/// let options = TextServerOptions::default().with_texts(4).with_pages(4);
+/// let mut server = TextServer::<_, f32>::from_tensors(&write, &file, options)?;
 ///
-/// let mut slots = (0..3).map(|_| Request::new(&encoder, 0, 4, 6)).collect::<Result<Ring<_>, _>>()?;
-/// let mut texts = Vec::new();
+/// // Batches of two images of four tokens.
+/// let mut slots = (0..2).map(|_| Requests::new(&encoder, 0, 0, 8)).collect::<Result<Ring<_>, _>>()?;
+/// let mut texts = vec![[(); 2].map(|()| Vec::new()); 9];
 /// vlm_pipeline(
-///     stages::<_, Error>(&mut slots).step(&prepare, Activity::Upload, |s, n, request| {
-///         s.fill(&mut request.tokens, n as f32)?; // here an image would be uploaded
-///         s.fill(&mut request.position, 0.5)?;
-///         (request.rows, request.count) = (4, 6);
-///         request.prompt.splice(.., [3, 1]);
+///     stages::<_, Error>(&mut slots).step(&prepare, Activity::Upload, |s, n, batch| {
+///         s.fill(&mut batch.tokens, n as f32)?; // here images would be uploaded
+///         s.fill(&mut batch.position, 0.5)?;
+///         let request = TextRequest::default().with_rows(4).with_count(6);
+///         batch.requests.clear();
+///         batch.requests.extend([3, 5].map(|id| request.clone().with_prompt(vec![id, 1])));
 ///         Ok(())
 ///     }),
 ///     &mut encoder,
-///     &mut decoder,
+///     &mut server,
 ///     0..9,
-///     |_, text| Ok(texts.push(text)),
+///     |n, place, text| Ok(texts[n][place] = text?),
 ///     &Timeline::disabled(),
-/// )?; // returns at once
-/// let texts = texts.into_iter().map(|text| text.get()).collect::<Result<Vec<_>, _>>()?;
-/// assert!(texts.len() == 9 && texts.iter().all(|text| text.len() == 6 || text.ends_with(&[0])));
+/// )?;
+/// assert!(texts.iter().flatten().all(|text| text.len() == 6 || text.ends_with(&[0])));
 /// # Ok::<(), thalweg_train::Error>(())
 /// ```
 ///
@@ -152,57 +144,144 @@ impl Text {
 /// use thalweg::overlap::stages;
 /// use thalweg::{Activity, Device, stream_tags};
 /// use thalweg_train::Error;
-/// use thalweg_train::overlap::Request;
+/// use thalweg_train::overlap::Requests;
 ///
 /// stream_tags!(Prepare, Encode);
 /// let gpu = Device::cpu()?;
 /// let (prepare, encode) = (gpu.stream::<Prepare>()?, gpu.stream::<Encode>()?);
-/// let mut slots = thalweg::Ring::<Request>::default();
-/// let _ = stages::<_, Error>(&mut slots).step(&prepare, Activity::Upload, |_, _, request| {
-///     encode.fill(&mut request.tokens, 0.0)?; // `encode` would race with `prepare`
+/// let mut slots = thalweg::Ring::<Requests>::default();
+/// let _ = stages::<_, Error>(&mut slots).step(&prepare, Activity::Upload, |_, _, batch| {
+///     encode.fill(&mut batch.tokens, 0.0)?; // `encode` would race with `prepare`
 ///     Ok(())
 /// });
 /// # Ok::<(), thalweg::Error>(())
 /// ```
 pub fn vlm_pipeline<A: LiveBrand, B: LiveBrand, E: Precision, D: Precision>(
-    before: Stages<'_, Request, Error, impl Chain<Request, Error>>,
+    before: Stages<'_, Requests, Error, impl Chain<Requests, Error>>,
     encoder: &mut VisionEncoder<A, E>,
-    decoder: &mut TextDecoder<B, D>,
+    server: &mut TextServer<B, D>,
     items: Range<usize>,
-    mut seen: impl FnMut(usize, Text) -> Result<()>,
+    seen: impl FnMut(usize, usize, Result<Vec<i32>>) -> Result<()>,
     timeline: &Timeline,
 ) -> Result<()> {
-    let (encode, decode) = (encoder.stream(), decoder.stream());
+    if !server.is_idle() {
+        return Err(Error::Batch("the server has other texts to write".into()));
+    }
+    let encode = encoder.stream();
     let config = *encoder.config();
     let width = config.text_embed_dim;
-    before
-        .step(&encode, Activity::Compute, |_, _, request| {
-            let rows = request.rows;
-            let [tokens, positions] = config.image_numbers(rows);
-            let (tokens, position) = (request.tokens.slice(..tokens)?, request.position.slice(..positions)?);
-            encoder.encode(tokens, position, request.image.slice_mut(..rows * width)?)
-        })
-        .step(&decode, Activity::Compute, |s, n, request| {
-            let image = request.image.slice(..request.rows * width)?;
-            let ids = request.ids.slice_mut(..request.count)?;
-            let mut text = s.bind(s.device().pinned::<i32>(ids.len())?)?;
-            decoder.generate(image, &request.prompt, ids)?;
-            s.copy_to_host(ids, &mut text)?;
-            seen(n, Text(s.record(text)?))
-        })
-        .run(items, timeline)
+    let front = before.step(&encode, Activity::Compute, |_, _, batch| {
+        for place in 0..batch.requests.len() {
+            let Range { start, end } = batch.rows(place);
+            let ([tokens, position], [tokens_end, position_end]) =
+                (config.image_numbers(start), config.image_numbers(end));
+            let tokens = batch.tokens.slice(tokens..tokens_end)?;
+            let position = batch.position.slice(position..position_end)?;
+            encoder.encode(tokens, position, batch.image.slice_mut(start * width..end * width)?)?;
+        }
+        Ok(())
+    });
+    let mut run = Run { front, encoded: VecDeque::new(), joining: None, places: BTreeMap::new(), server };
+    let written = run.write(items, seen, timeline);
+    run.end(written)
 }
 
-#[cfg(test)]
-mod tests {
-    use thalweg::{Device, Event};
+/// The batches that are under way.
+struct Run<'a, 's, B: LiveBrand, D: Precision, C> {
+    front: Stages<'s, Requests, Error, C>,
+    /// The batches whose images the streams in front make.
+    encoded: VecDeque<(usize, Event<Requests>)>,
+    /// The batch whose requests join.
+    joining: Option<RequestsOn<B>>,
+    /// The item and the place in its batch of each request that has no text yet.
+    places: BTreeMap<TextTicket, [usize; 2]>,
+    server: &'a mut TextServer<B, D>,
+}
 
-    use super::Text;
+impl<B: LiveBrand, D: Precision, C: Chain<Requests, Error>> Run<'_, '_, B, D, C> {
+    fn write(
+        &mut self,
+        mut items: Range<usize>,
+        mut seen: impl FnMut(usize, usize, Result<Vec<i32>>) -> Result<()>,
+        timeline: &Timeline,
+    ) -> Result<()> {
+        let (s, width) = (self.server.stream(), self.server.config().text_embed_dim);
+        let mut failed = None;
+        loop {
+            // Without any slot, `send` says so.
+            while !items.is_empty() && (self.front.free() > 0 || self.encoded.is_empty() && self.joining.is_none()) {
+                match self.front.send(items.start, timeline) {
+                    Ok(slot) => self.encoded.push_back((items.start, slot)),
+                    Err(error) => (failed, items.end) = (Some(error), items.start),
+                }
+                items.start = items.end.min(items.start + 1);
+            }
+            if self.joining.is_none()
+                && let Some((item, slot)) = self.encoded.pop_front()
+            {
+                if let Some(batch) = self.ready(item, slot)? {
+                    for (place, request) in batch.requests.iter().enumerate() {
+                        match self.server.submit(request.clone()) {
+                            Ok(ticket) => drop(self.places.insert(ticket, [item, place])),
+                            Err(error) => seen(item, place, Err(error))?,
+                        }
+                    }
+                    self.joining = Some(batch);
+                }
+            } else if self.joining.is_none() && self.server.is_idle() {
+                return failed.map_or(Ok(()), Err);
+            }
+            let Self { joining, places, server, .. } = self;
+            timeline.span(&s, Activity::Compute, "texts", || {
+                Ok(server.step(|ticket, image| {
+                    // Nothing but this batch waits to join.
+                    let (Some(batch), Some(&[_, place])) = (&*joining, places.get(&ticket)) else {
+                        return Err(Error::Lost);
+                    };
+                    let Range { start, end } = batch.rows(place);
+                    Ok(s.copy(batch.image.slice(start * width..end * width)?, image)?)
+                }))
+            })??;
+            if self.server.waiting() == 0
+                && let Some(batch) = self.joining.take()
+            {
+                self.front.recycle(s.record(batch)?);
+            }
+            while let Some((ticket, text)) = self.server.finished() {
+                if let Some([item, place]) = self.places.remove(&ticket) {
+                    seen(item, place, text)?;
+                }
+            }
+        }
+    }
 
-    #[test]
-    fn a_text_ends_with_its_first_id_0() {
-        let device = Device::cpu().unwrap();
-        let text = |ids: &[i32]| Text(Event::ready(device.pinned_from(ids).unwrap())).get().unwrap();
-        assert_eq!([text(&[5, 0, 7, 0]), text(&[5, 7]), text(&[0])], [vec![5, 0], vec![5, 7], vec![0]]);
+    /// Returns a batch whose images are there. Only an idle server waits for one.
+    fn ready(&mut self, item: usize, slot: Event<Requests>) -> Result<Option<RequestsOn<B>>> {
+        let s = self.server.stream();
+        if self.server.is_idle() {
+            return Ok(Some(s.wait(slot)?));
+        }
+        match slot.query()? {
+            QueryResult::Ready(batch) => Ok(Some(s.bind(batch)?)),
+            QueryResult::Pending(slot) => {
+                self.encoded.push_front((item, slot));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Gives the slots back, and leaves an idle server, also after an error.
+    fn end(&mut self, mut written: Result<()>) -> Result<()> {
+        for &ticket in self.places.keys() {
+            written = written.and(self.server.cancel(ticket).map(drop));
+        }
+        if let Some(batch) = self.joining.take() {
+            self.front.recycle(self.server.stream().record(batch)?);
+        }
+        while written.is_err() && self.server.finished().is_some() {}
+        for (_, slot) in self.encoded.drain(..) {
+            self.front.recycle(slot);
+        }
+        written
     }
 }

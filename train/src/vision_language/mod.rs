@@ -192,10 +192,10 @@ impl VisionLanguageConfig {
         self.image_encoder.map_or(position / 2, |encoder| encoder.rows())
     }
 
-    /// Returns how many numbers of tokens, or pixels, and of positions an image of so many rows
-    /// has.
+    /// Returns how many numbers of tokens, or pixels, and of positions images of so many rows have.
     pub(crate) fn image_numbers(&self, rows: usize) -> [usize; 2] {
-        self.image_encoder.map_or([rows * self.input_dim, 2 * rows], |encoder| [encoder.pixels(), 0])
+        let of_pixels = |encoder: EncoderConfig| [rows / encoder.rows().max(1) * encoder.pixels(), 0];
+        self.image_encoder.map_or([rows * self.input_dim, 2 * rows], of_pixels)
     }
 
     /// Checks a prompt, behind which `count` tokens are to be written.

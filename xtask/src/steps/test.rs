@@ -91,6 +91,11 @@ pub(crate) fn hopper() -> Result<(), String> {
     run(words(test).env("THALWEG_CHECK", "1"))
 }
 
+/// The command with the feature that the other tests are built without.
+pub(crate) fn tokenizer() -> Result<(), String> {
+    line("cargo test --locked -p thalweg-cli --features tokenizers --bin thalweg --test main tokenizer::")
+}
+
 pub(crate) fn loom() -> Result<(), String> {
     // Everything is built again, for the sake of a `cfg`. So it is the library alone, without what
     // its other tests need.
