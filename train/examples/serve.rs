@@ -8,18 +8,23 @@
 //! request 2                                           upload .. join | token | token |
 //! ```
 //!
+//! Eight photographs are encoded together if many texts are written at once. Each has the bits that
+//! it has alone.
+//!
 //! ```text
 //! cargo run --release -p thalweg-train --features vision --example serve -- --steps 64 --batch 128
 //! ```
 //!
 //! `--files` takes the JPEG files of a folder. On a GPU the encoder is as large as ViT-B, and the
-//! decoder has four blocks. The weights are random. The texts are compared before anything is
-//! timed. `--timeline FILE.svg --all-work` also says where the time of a token goes.
+//! decoder has four blocks; with `--large` it has half a billion weights. The weights are random.
+//! The texts are compared before anything is timed. `--timeline FILE.svg --all-work` also says
+//! where the time of a token goes.
 
 #[path = "support/answers.rs"]
 mod answers;
 mod support;
 
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -32,6 +37,9 @@ use thalweg_vision::augment::AugmenterOn;
 
 stream_tags!(Serve);
 
+/// The photographs that are encoded together when many texts are written at once.
+const TOGETHER: usize = 8;
+
 /// The way from a photograph to the rows that the decoder sees.
 struct Front<'a, S: LiveBrand> {
     work: &'a Work,
@@ -42,33 +50,69 @@ struct Front<'a, S: LiveBrand> {
     image: On<S, DeviceBuffer<f32>>,
     tokens: On<S, DeviceBuffer<f32>>,
     position: On<S, DeviceBuffer<f32>>,
+    /// The rows of the photographs that were encoded together, and of which requests they are.
+    encoded: On<S, DeviceBuffer<f32>>,
+    of: Range<usize>,
+    together: usize,
 }
 
 impl<'a, S: LiveBrand> Front<'a, S> {
-    fn new(s: &Stream<S>, work: &'a Work, folder: Option<&Path>) -> Result<Self> {
+    /// Makes room for so many photographs `together`.
+    fn new(s: &Stream<S>, work: &'a Work, folder: Option<&Path>, together: usize) -> Result<Self> {
         let photos = Photographs::read(s, folder)?;
         Ok(Self {
             work,
             encoder: VisionEncoder::from_tensors(s, &work.weights)?,
-            rgb: s.alloc(photos.most())?,
-            augmenter: work.crops().augmenter(s, work.size as u32, 1)?,
+            rgb: s.alloc(together * photos.most())?,
+            augmenter: work.crops().augmenter(s, work.size as u32, together)?,
             photos,
-            image: s.alloc(work.pixels())?,
-            tokens: s.alloc(work.pixels())?,
-            position: s.upload_blocking(&work.places(1))?,
+            image: s.alloc(together * work.pixels())?,
+            tokens: s.alloc(together * work.pixels())?,
+            position: s.upload_blocking(&work.places(together))?,
+            encoded: s.alloc(together * work.rows() * work.config.text_embed_dim)?,
+            of: 0..0,
+            together,
         })
     }
 
-    /// Uploads the photograph of request `n`, prepares and encodes it.
-    fn rows(&mut self, s: &Stream<S>, n: usize, to: &mut DeviceSlice<S, f32>) -> Result<()> {
-        let Work { size, patch, .. } = *self.work;
-        let (pixels, of) = self.photos.of(n);
-        s.copy_to_device(pixels, self.rgb.slice_mut(..pixels.len()).map_err(thalweg::Error::from)?)?;
-        self.augmenter.prepare(s, &[self.work.crop(n, 0, of)?])?;
-        self.augmenter.launch(s, &self.rgb, &mut self.image)?;
-        patches(s, [1, 3, size as u32, patch as u32], &self.image, &mut self.tokens)?;
-        self.encoder.encode(&self.tokens, &self.position, to)
+    /// Returns the rows of the photograph of request `n`.
+    fn rows(&mut self, s: &Stream<S>, n: usize) -> Result<&DeviceSlice<S, f32>> {
+        if !self.of.contains(&n) {
+            self.encode(s, n..self.work.requests.min(n + self.together))?;
+        }
+        let len = self.work.rows() * self.work.config.text_embed_dim;
+        Ok(self
+            .encoded
+            .slice((n - self.of.start) * len..(n - self.of.start + 1) * len)
+            .map_err(thalweg::Error::from)?)
     }
+
+    /// Uploads the photographs of these requests, prepares them, and encodes them together.
+    fn encode(&mut self, s: &Stream<S>, of: Range<usize>) -> Result<()> {
+        let Work { size, patch, .. } = *self.work;
+        let (images, most, pixels) = (of.len(), self.photos.most(), self.work.pixels());
+        let mut crops = Vec::new();
+        for (start, n) in (0..).step_by(most).zip(of.clone()) {
+            let (photo, extents) = self.photos.of(n);
+            s.copy_to_device(photo, slice_mut(&mut self.rgb, start..start + photo.len())?)?;
+            crops.push(self.work.crop(n, start, extents)?);
+        }
+        self.augmenter.prepare(s, &crops)?;
+        let (image, tokens) =
+            (slice_mut(&mut self.image, 0..images * pixels)?, slice_mut(&mut self.tokens, 0..images * pixels)?);
+        self.augmenter.launch(s, &self.rgb, image)?;
+        patches(s, [images, 3, size, patch].map(|extent| extent as u32), image, tokens)?;
+        let rows = images * self.work.rows();
+        let position = self.position.slice(..2 * rows).map_err(thalweg::Error::from)?;
+        let encoded = slice_mut(&mut self.encoded, 0..rows * self.work.config.text_embed_dim)?;
+        self.encoder.encode_batch(&vec![self.work.rows(); images], tokens, position, encoded)?;
+        self.of = of;
+        Ok(())
+    }
+}
+
+fn slice_mut<S, T>(buffer: &mut DeviceSlice<S, T>, of: Range<usize>) -> thalweg::Result<&mut DeviceSlice<S, T>> {
+    Ok(buffer.slice_mut(of)?)
 }
 
 /// Serves all requests, and returns their texts.
@@ -78,8 +122,9 @@ fn serve<S: LiveBrand>(server: &mut TextServer<S, bf16>, front: &mut Front<'_, S
     let tickets = submitted.collect::<Result<Vec<TextTicket>>>()?;
     let number = |ticket: TextTicket| tickets.binary_search(&ticket).expect("the ticket of a request");
     let mut texts = vec![vec![]; work.requests];
+    front.of = 0..0; // nothing is encoded yet
     while !server.is_idle() {
-        server.step(|ticket, rows| front.rows(&s, number(ticket), rows))?;
+        server.step(|ticket, rows| Ok(s.copy(front.rows(&s, number(ticket))?, rows)?))?;
         while let Some((ticket, text)) = server.finished() {
             texts[number(ticket)] = text?;
         }
@@ -90,10 +135,10 @@ fn serve<S: LiveBrand>(server: &mut TextServer<S, bf16>, front: &mut Front<'_, S
 /// Writes all texts by the decoder for one text, without temperature.
 fn decode<S: LiveBrand>(s: &Stream<S>, decoder: &mut TextDecoder<S, bf16>, front: &mut Front<'_, S>) -> Result<()> {
     let work = front.work;
-    let (mut rows, mut ids) = (s.alloc(work.rows() * work.config.text_embed_dim)?, s.alloc(work.count)?);
+    let mut ids = s.alloc(work.count)?;
+    front.of = 0..0;
     for n in 0..work.requests {
-        front.rows(s, n, &mut rows)?;
-        decoder.generate(&rows, &work.request(n).prompt, &mut ids)?;
+        decoder.generate(front.rows(s, n)?, &work.request(n).prompt, &mut ids)?;
         s.read_blocking(&ids)?;
     }
     Ok(())
@@ -140,6 +185,7 @@ fn main() -> Result<()> {
         ("--slots N", "the texts that are written at once"),
         support::RUNS,
         answers::FILES,
+        answers::LARGE,
         support::TIMELINE,
         support::ALL_WORK,
     ];
@@ -149,16 +195,17 @@ fn main() -> Result<()> {
     let texts = args.slots(support::sized(gpu, 64, 4));
     let Work { count, requests, .. } = work;
     let s = gpu.stream::<Serve>()?;
-    let mut front = Front::new(&s, &work, args.files())?;
+    let (mut front, mut fronts) =
+        (Front::new(&s, &work, args.files(), 1)?, Front::new(&s, &work, args.files(), TOGETHER)?);
     let (mut single, mut many) = (work.server(&s, 1)?, work.server(&s, texts)?);
     let mut decoder = TextDecoder::<_, bf16>::from_tensors(&s, &work.weights)?;
-    assert!(serve(&mut single, &mut front)? == serve(&mut many, &mut front)?, "the texts depend on those beside them");
+    assert!(serve(&mut single, &mut front)? == serve(&mut many, &mut fronts)?, "the texts depend on those beside them");
     decode(&s, &mut decoder, &mut front)?;
 
     let off = thalweg::Timeline::disabled();
     let (one, _) = args.timed(&off, |_| serve(&mut single, &mut front))?;
     let (by_decoder, ()) = args.timed(&off, |_| decode(&s, &mut decoder, &mut front))?;
-    let (all, _) = args.timed(&off, |_| serve(&mut many, &mut front))?;
+    let (all, _) = args.timed(&off, |_| serve(&mut many, &mut fronts))?;
     let rate = |time: Duration| requests as f64 / time.as_secs_f64();
     println!(
         "{requests} photographs, {count} tokens each: one text at a time {:.1} texts/s, by the decoder for one text {:.1}, \

@@ -283,6 +283,46 @@ fn the_lowest_id_among_equals_is_written_and_0_ends_a_text() {
     }
 }
 
+/// Images that are encoded together have the bits of each alone, if each has more than 128 rows.
+#[test]
+fn images_encoded_together_are_those_of_each_alone() {
+    fn check<E: Precision>(device: Device) {
+        device
+            .per_thread(|s| {
+                let config = small().with_image_encoder(None);
+                let (inputs, width) = (config.input_dim, config.text_embed_dim);
+                let mut encoder = VisionEncoder::<_, E>::from_tensors(s, &config.init(5).unwrap()).unwrap();
+                let (rows, mut random) = ([131, 200, 129], Random(3));
+                let images: Vec<_> = rows.map(|rows| (random.numbers(rows * inputs), random.numbers(rows * 2))).into();
+                let mut encode = |images: &[(Vec<f32>, Vec<f32>)]| {
+                    let of: Vec<_> = images.iter().map(|(_, position)| position.len() / 2).collect();
+                    let [tokens, position] = [0, 1].map(|part| {
+                        let parts = images.iter().flat_map(|(tokens, at)| if part == 0 { tokens } else { at });
+                        s.upload_blocking(&parts.copied().collect::<Vec<_>>()).unwrap()
+                    });
+                    let mut image = s.alloc(of.iter().sum::<usize>() * width).unwrap();
+                    encoder.encode_batch(&of, &tokens, &position, &mut image).unwrap();
+                    s.read_blocking(&image).unwrap()
+                };
+                let together = encode(&images);
+                let alone: Vec<_> = images.chunks(1).flat_map(&mut encode).collect();
+                assert!(together == alone && together.iter().any(|&v| v != together[0]), "{device}");
+                let x = s.alloc(6 * inputs.max(width)).unwrap();
+                let mut image = s.alloc(2 * width).unwrap();
+                let (tokens, position) = (x.slice(..2 * inputs).unwrap(), x.slice(..4).unwrap());
+                for wrong in [&[0, 2][..], &[1], &[1, 2], &[]] {
+                    assert!(encoder.encode_batch(wrong, tokens, position, &mut image).is_err(), "{wrong:?}");
+                }
+                encoder.encode_batch(&[1, 1], tokens, position, &mut image).unwrap();
+            })
+            .unwrap();
+    }
+    for &device in devices() {
+        check::<f32>(device);
+        check::<bf16>(device);
+    }
+}
+
 #[test]
 fn halves_on_two_streams_write_what_the_whole_writes() {
     let file = small().init(5).unwrap();

@@ -11,7 +11,8 @@
 //!     the sum over the warps with the same columns, by way of the epilogue
 //! ```
 //!
-//! Launch: a block for each 64 rows and each [`columns`], `z` is the batch. 96 KiB of shared memory.
+//! Launch: a block for each 64 rows and each [`columns`], `z` is the batch. 96 KiB of shared
+//! memory.
 //! Memory: B is read once for each 64 rows. That is what such a product costs, so many blocks read
 //! at the same time: a kernel that computes tiles of 128 columns has 6 blocks for 768 columns. A is
 //! read by each block, so a block has more columns where there are enough of them for all

@@ -350,8 +350,8 @@ fn each_logit<'k, C: Simt>(
     }
 }
 
-/// The sums of units by a byte of the step, and the copies of each. Neighboring threads add to different ones, because
-/// most ids are often in a few bins.
+/// The sums of units by a byte of the step, and the copies of each. Neighboring threads add to
+/// different ones, because most ids are often in a few bins.
 const BINS: u32 = 256;
 const COPIES: u32 = 16;
 

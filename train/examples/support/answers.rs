@@ -13,6 +13,8 @@ use crate::support::{Arguments, Usage, sized};
 
 pub const FILES: Usage = ("--files FOLDER", "take the JPEG files of this folder");
 
+pub const LARGE: Usage = ("--large", "a decoder of 8 blocks of 2048, with half a billion weights");
+
 /// The model, the requests, and the sizes of the photographs.
 pub struct Work {
     pub config: VisionLanguageConfig,
@@ -34,13 +36,17 @@ impl Work {
         let ([size, patch, width, heads, depth, text_depth, vocabulary], [count, requests]) =
             sized(device, ([224, 16, 768, 12, 12, 4, 32_000], of_gpu), ([32, 8, 16, 2, 1, 1, 50], of_cpu));
         let (count, requests) = (args.batch(count), args.steps(requests));
+        let [text_width, text_heads, text_depth] = match args.has(LARGE.0) {
+            true => sized(device, [2048, 32, 8], [32, 4, 2]),
+            false => [width, heads, text_depth],
+        };
         let config = VisionLanguageConfig::default()
             .with_input_dim(3 * patch * patch)
             .with_embed_dim(width)
             .with_num_heads(heads)
             .with_depth(depth)
-            .with_text_embed_dim(width)
-            .with_text_num_heads(heads)
+            .with_text_embed_dim(text_width)
+            .with_text_num_heads(text_heads)
             .with_text_depth(text_depth)
             .with_vocab_size(vocabulary)
             .with_max_tokens(64.max(count + 2));

@@ -271,7 +271,7 @@ impl Encoder {
     }
 }
 
-/// The buffers that the encoder needs for one image.
+/// The buffers that the encoder needs for a batch.
 #[derive(Debug, Resource)]
 struct Encoding<E: Precision> {
     operands: DeviceBuffer<E>,
@@ -288,8 +288,8 @@ struct Encoding<E: Precision> {
 /// The first half of a vision-language model on one stream: tokens or pixels of an image to rows
 /// that the decoder sees. It computes forward only.
 ///
-/// The first image, and later each that has more tokens than all before, allocates device memory.
-/// All others allocate none.
+/// The first image, and later each batch that has more tokens or images than all before, allocates
+/// device memory. All others allocate none.
 pub struct VisionEncoder<S: LiveBrand, E: Precision> {
     stream: Stream<S>,
     config: VisionLanguageConfig,
@@ -345,8 +345,31 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
         position: &DeviceSlice<S, f32>,
         image: &mut DeviceSlice<S, f32>,
     ) -> Result<()> {
-        let VisionLanguageConfig { embed_dim: width, text_embed_dim: text_width, .. } = self.config;
-        let rows = self.config.rows(position.len());
+        self.encode_batch(&[self.config.rows(position.len())], tokens, position, image)
+    }
+
+    /// Encodes several images at once: one of each of so many `rows`, behind one another in the
+    /// other arguments, as for [`encode`](Self::encode). The images of an
+    /// [image encoder](VisionLanguageConfig::image_encoder) all have its rows.
+    ///
+    /// An image of more than 128 rows has the bits that it has alone. With fewer, other kernels may
+    /// multiply its rows, which round differently.
+    ///
+    /// # Errors
+    /// As for [`encode`](Self::encode).
+    pub fn encode_batch(
+        &mut self,
+        rows: &[usize],
+        tokens: &DeviceSlice<S, f32>,
+        position: &DeviceSlice<S, f32>,
+        image: &mut DeviceSlice<S, f32>,
+    ) -> Result<()> {
+        let VisionLanguageConfig { embed_dim: width, text_embed_dim: text_width, image_encoder, .. } = self.config;
+        if rows.contains(&0) || image_encoder.is_some_and(|encoder| rows.iter().any(|&rows| rows != encoder.rows())) {
+            return Err(Error::Batch(format!("there are images of {rows:?} rows")));
+        }
+        let (images, of_images) = (rows.len(), rows);
+        let rows = of_images.iter().sum();
         let [of_tokens, of_positions] = self.config.image_numbers(rows);
         for (name, len, wanted) in [
             ("position", position.len(), of_positions),
@@ -359,13 +382,13 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
         }
         let s = &self.stream;
         let encoding = match self.encoding.take() {
-            Some(encoding) if encoding.room >= rows => encoding,
+            Some(encoding) if encoding.room >= rows && encoding.cu_seqlens.len() > images => encoding,
             old => {
                 drop(old); // its memory is free before the new one is allocated
                 EncodingOn {
                     operands: s.alloc(rows * self.config.input_dim * E::ROOM)?,
-                    patches: self.model.embedding.images(s, 1, false)?,
-                    cu_seqlens: s.alloc(2)?,
+                    patches: self.model.embedding.images(s, images, false)?,
+                    cu_seqlens: s.alloc(images + 1)?,
                     matmul: MatmulOn::new(s, MatmulBackend::default())?,
                     activations: TransformerActivationsOn::new(s, self.config.encoder(), rows, false)?,
                     features: s.alloc(rows * width * E::ROOM)?,
@@ -374,13 +397,19 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
             }
         };
         let (encoding, w) = (self.encoding.insert(encoding), self.weights.view());
-        upload(s, &[0, rows as i32], &mut encoding.cu_seqlens)?;
+        let ends = of_images.iter().scan(0, |end, rows| {
+            *end += rows;
+            Some(*end as i32)
+        });
+        let ends: Vec<_> = std::iter::once(0).chain(ends).collect();
+        let cu_seqlens = encoding.cu_seqlens.slice_mut(..=images).map_err(thalweg::Error::from)?;
+        upload(s, &ends, cu_seqlens)?;
         let mut f = ForwardPass::new(s, w, &mut encoding.matmul);
         let x = encoding.activations.input(rows)?;
         match (&self.model.embedding, &mut encoding.patches) {
             (Embedding::Patches(embedding), Some(patches)) => {
-                embedding.cut(s, 1, tokens, patches)?;
-                embedding.forward(&mut f, 1, patches, x)?;
+                embedding.cut(s, images, tokens, patches)?;
+                embedding.forward(&mut f, images, patches, x)?;
             }
             (Embedding::Tokens(embedding), _) => {
                 let tokens = E::rounded(s, tokens, &mut encoding.operands)?;
@@ -388,7 +417,7 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
             }
             (Embedding::Patches(_), None) => unreachable!("the memory of an image encoder has that of patches"),
         }
-        let batch = Sequences::new(rows, &encoding.cu_seqlens);
+        let batch = Sequences::new(rows, cu_seqlens);
         self.model.blocks.forward(&mut f, &batch, &mut encoding.activations)?;
         let features = E::rounded(s, encoding.activations.features(rows)?, &mut encoding.features)?;
         Ok(self.model.projector.forward_f32(&mut f, rows, features, None, image)?)
