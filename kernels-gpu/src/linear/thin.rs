@@ -95,8 +95,8 @@ pub(super) unsafe fn product<E: Half>(
 
     // SAFETY: The declaration has the shared memory of all stages.
     let (s, words) = unsafe { (cx.shared::<E>(0), cx.shared::<u32>(0)) };
-    // A warp copies every eighth row, and a lane one of its pieces. The rows of a warp are all even,
-    // or all odd. `from`, and the two rows of B below, go on from step to step.
+    // A warp copies every eighth row, and a lane one of its pieces. The rows of a warp are all
+    // even, or all odd. `from`, and the two rows of B below, go on from step to step.
     let mut from = a.wrapping_add((row + cx.warp()) as usize * lda as usize + cx.lane() as usize * 8);
     let (own_place, eight) = (place(0, cx.warp(), cx.lane()) * 8, WARPS as usize * lda as usize);
     let (mut filled, mut stage_at) = (cx.lane() * 8, own_place);
