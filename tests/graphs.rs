@@ -346,6 +346,11 @@ fn another_bundle_is_refused_and_comes_back() {
                 let other = a.replay(&mut graph, pair(a, len, 3)).unwrap_err();
                 assert_eq!(look(a, refused(other, 0)), (vec![3; len], vec![0; len]));
             }
+            // No memory at all. The message gives it no allocation's number.
+            let none = a.bind((DeviceBuffer::empty(device), PinnedBuffer::empty(device))).unwrap();
+            let other = a.replay(&mut graph, none).unwrap_err();
+            assert!(other.error.to_string().contains("(allocation 0)"), "{}", other.error);
+            drop(refused(other, 0));
             // A piece of the memory that begins at the same place.
             let (x, host) = first;
             let mut pieces = x.split_even(2).unwrap();

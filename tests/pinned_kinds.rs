@@ -175,6 +175,39 @@ fn a_vector_without_bytes_is_registered_as_nothing() {
     }
 }
 
+/// What a pool no longer counts is also free for the rest of the process, and what it counts is
+/// not. The CPU device's memory comes from Rust's allocator, so here it can be seen.
+#[test]
+fn what_a_pool_gives_back_goes_to_the_system() {
+    let _alone = alone();
+    let cpu = Device::new_cpu().unwrap();
+    // A block that its pool keeps, whose address is watched from now on.
+    let kept = |pool: &PinnedPool| {
+        let block = pool.take::<u8>(1 << 16).unwrap();
+        FREED.store(false, Ordering::SeqCst);
+        WATCHED.store(block.as_ptr().addr(), Ordering::SeqCst);
+        drop(block);
+        assert!(pool.cached() >= 1 << 16 && !FREED.load(Ordering::SeqCst), "the pool keeps the block");
+    };
+    type GiveBack<'a> = &'a dyn Fn(PinnedPool);
+    let ways: [(_, _, GiveBack<'_>); 4] = [
+        ("trim", PinnedPool::new(cpu, 1 << 20), &|pool| pool.trim()),
+        ("a new limit", cpu.pinned_pool(), &|_| cpu.limit_pinned(Some(0))),
+        ("room for a new block", PinnedPool::new(cpu, 1 << 20), &|pool| drop(pool.take::<u8>(1 << 20).unwrap())),
+        ("the end of a write-combined pool", PinnedPool::write_combined(cpu, 1 << 20), &drop),
+    ];
+    for (way, pool, give_back) in ways {
+        kept(&pool);
+        give_back(pool);
+        let start = Instant::now();
+        while !FREED.load(Ordering::SeqCst) {
+            assert!(start.elapsed() < Duration::from_secs(10), "after {way}, the system does not have the block");
+            std::thread::yield_now();
+        }
+        WATCHED.store(0, Ordering::SeqCst);
+    }
+}
+
 /// The device's own pool takes the blocks that a dropped pool kept, and counts them.
 #[test]
 fn the_device_keeps_what_a_dropped_pool_has_kept() {

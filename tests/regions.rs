@@ -244,6 +244,31 @@ fn a_checked_device_knows_what_was_written() {
     }
 }
 
+/// A fill of large elements writes each word of them with a stride, and the last stride ends behind
+/// the last element. What is there still counts as never written.
+#[test]
+fn a_fill_writes_nothing_behind_its_last_element() {
+    let run = |n: usize| -> Result<(), Error> {
+        let device = Device::checked_cpu()?;
+        AnyStream::new(device)?.enter(|s| {
+            let mut x = s.alloc::<[u32; 4]>(16)?;
+            s.fill(x.slice_mut(..15)?, [1, 2, 3, 4])?;
+            let idle = s.record(x)?.synchronize()?;
+            let address = idle.device_ptr();
+            std::mem::forget(idle);
+            // SAFETY: `alloc` above made these 256 bytes on this device. Their only owner was idle
+            // and is forgotten, so nothing else uses or frees them.
+            let x = s.bind(unsafe { DeviceBuffer::<u64>::from_raw(device, address, 32) }?)?;
+            let mut y = s.alloc::<u64>(n)?;
+            duplicate(s, n as u32, x.slice(..n)?, &mut y)?;
+            s.synchronize()
+        })
+    };
+    run(30).unwrap();
+    let found = run(31).unwrap_err().to_string();
+    assert!(found.contains("written"), "{found}");
+}
+
 kernel! {
     unsafe fn touch(cx: impl Cooperative, n: u32, bytes: u32, x: Out<u32>)
     require { x.len() == n }

@@ -1279,6 +1279,41 @@ fn a_waker_that_panics_does_not_stop_others() {
     });
 }
 
+/// A future may have the last handle of a waker whose destructor panics. Whoever drops the future
+/// does not see that.
+#[test]
+fn a_future_may_go_with_a_waker_that_panics() {
+    struct Bomb;
+    impl Wake for Bomb {
+        fn wake(self: Arc<Self>) {}
+    }
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+
+    stream_tags!(Goes);
+    guarded(|| {
+        let stream = Device::new_cpu().unwrap().stream::<Goes>().unwrap();
+        let gate = gate(stream);
+        let mut future = Box::pin(stream.record(()).unwrap().into_future());
+        let bomb = Arc::new(Bomb);
+        let held = Arc::downgrade(&bomb);
+        let waker = Waker::from(bomb);
+        assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(waker);
+        drop(gate);
+        // The thread that calls the wakers gives up its own.
+        while held.strong_count() > 1 {
+            thread::yield_now();
+        }
+        assert_eq!(held.strong_count(), 1);
+        drop(future);
+        assert_eq!(held.strong_count(), 0);
+    });
+}
+
 /// Events in a thread-local are dropped after the crate's own thread-locals. A seeded device that
 /// then ran launches panicked in the destructor, which aborts the process.
 #[test]

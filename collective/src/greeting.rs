@@ -265,6 +265,7 @@ mod tests {
         let network = |ip: &str| super::network(ip.parse().unwrap());
         assert_eq!(network("2001:db8::1"), network("2001:db8::ffff:1"));
         assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
+        assert_eq!(network("a001:db8:1:2:3:4:5:6").to_string(), "a001:db8:1:2::");
         assert_eq!(network("::ffff:10.0.0.1"), network("10.0.0.1"));
         assert_ne!(network("10.0.0.1"), network("10.0.0.2"));
     }

@@ -563,7 +563,40 @@ fn unstuff(file: &[u8], mut at: usize, to: &mut [u8]) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::step;
+    use super::*;
+
+    /// A file of one gray block without coefficients, with the marker of its frame and the bands of
+    /// its scans.
+    fn gray(frame: u8, scans: &[[u8; 2]]) -> Vec<u8> {
+        let mut file = vec![0xFF, 0xD8];
+        let mut add = |marker: u8, body: &[u8], data: &[u8]| {
+            file.extend([0xFF, marker, 0, body.len() as u8 + 2]);
+            file.extend([body, data].concat());
+        };
+        add(0xDB, &[&[0][..], &[64; 64]].concat(), &[]);
+        add(frame, &[8, 0, 8, 0, 8, 1, 1, 0x11, 0], &[]);
+        for class in [0x00, 0x10] {
+            add(0xC4, &[&[class, 1][..], &[0; 15], &[0]].concat(), &[]);
+        }
+        for &[first, last] in scans {
+            add(0xDA, &[1, 1, 0, first, last, 0], &[0x3F]);
+        }
+        file.extend([0xFF, 0xD9]);
+        file
+    }
+
+    /// The tables of a batch have one record for each image, of whichever kind, and none for a file
+    /// that has none. A record more would be one of an earlier batch.
+    #[test]
+    fn a_batch_has_a_record_for_each_image() {
+        let (one, many) = (gray(0xC0, &[[0, 63]]), gray(0xC2, &[[0, 0], [1, 63]]));
+        let files = [one.clone(), many.clone(), vec![0; 10], many, one];
+        let files: Vec<_> = files.iter().map(|file| ReservedFile { prefix: 0, file }).collect();
+        let (plan, places) = Plan::read(Device::cpu().unwrap(), &files, false, &mut Scratch::default()).unwrap();
+        let numbers: Vec<_> = places.iter().map(|place| place.map(|place| place.number)).collect();
+        assert_eq!(numbers, [Ok(0), Ok(1), Err(JpegError::NotJpeg), Ok(2), Ok(3)]);
+        assert_eq!((plan.totals.images, plan.parts.images.len()), (4, 4 * IMAGE_WORDS as usize));
+    }
 
     #[test]
     fn sizes_of_memory_come_in_steps() {

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use thalweg::{AnyStream, Device, DeviceKind};
-use thalweg_jpeg::{DecodedImage, Decoder, HostDecoder, JpegError, Unsupported, clear_orientation, outline};
+use thalweg_jpeg::{
+    DecodedImage, Decoder, EncodedBatch, HostDecoder, JpegError, Unsupported, clear_orientation, outline,
+};
 
 use crate::encoder::{Kind, Layout, encode, encode_as};
 use crate::support::{decode, decode_on_host, golden_folder, on_each_device};
@@ -387,6 +389,27 @@ fn sizes_that_lie_ask_for_no_memory() {
         assert_eq!(decoded[4], Err(JpegError::Truncated));
         assert!(check(&[&short], device).unwrap()[0].is_err());
     }
+}
+
+/// The kernels count the coefficients of a batch in 32 bits. A batch has at most as many blocks,
+/// and a file beyond them is refused with a reason.
+#[test]
+fn a_batch_has_no_more_blocks_than_it_can_count() {
+    let small = encode(&kind(8, 8, &[[1, 1]], 10));
+    let mut large = small.clone();
+    let frame = large.windows(2).position(|w| w == [0xFF, 0xC0]).unwrap();
+    large[frame + 5..frame + 9].copy_from_slice(&[0x40, 0, 0x40, 0]); // 2048 x 2048 blocks
+    let end = large.len() - 2;
+    large.splice(end..end, [0; 1 << 20]); // two bits for each
+    let files = [&[&large[..]; 8][..], &[&small]].concat();
+    let batch = EncodedBatch::new(Device::cpu().unwrap(), &files).unwrap();
+    let refused = Err(JpegError::Broken { at: 0, what: "the batch is too large for one call" });
+    for (at, file) in files.iter().enumerate() {
+        let image = batch.image(at).map(|image| image.width);
+        assert_eq!(image, if at < 8 { Ok(16384) } else { refused }, "{at}: {} bytes", file.len());
+    }
+    let batch = EncodedBatch::new(Device::cpu().unwrap(), &files[1..]).unwrap();
+    assert!((0..8).all(|at| batch.image(at).is_ok()), "those that are left fit");
 }
 
 /// A file of 4:4:4 whose blocks have 128 bits each: a piece has 8 of them, and a unit 3, so a

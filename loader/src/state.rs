@@ -516,3 +516,38 @@ impl<M: Clone + Send + 'static> State<M> {
         (self.flights.is_empty() && self.ready.len() == self.ready_batches).then_some(self.ready_batches)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Shard;
+
+    /// With several upload streams, a complete batch waits until the one before it has its device
+    /// memory, also while that one is refused and until it is tried again.
+    #[test]
+    fn batches_ask_for_device_memory_in_their_order() {
+        let order = Order::new(None, None, 0, Shard::new(0, 1), false);
+        let mut state = State::<u64>::new(order, Box::new(|_| None), Pressure::new(3));
+        state.streams = 3;
+        // Batches of no samples, which are complete.
+        state.batches.extend((0..3).map(|number| Assembly::new(0, number, number, 0, true)));
+        let number = |batch: Option<Assembly<u64>>| batch.map(|batch| batch.number);
+
+        assert_eq!(number(state.take()), Some(0));
+        assert!(!state.can_upload() && state.take().is_none());
+        assert!(state.has_memory(0, 0));
+        let second = state.take().unwrap();
+        assert_eq!(second.number, 1);
+        assert!(!state.can_upload() && state.take().is_none());
+
+        let error = thalweg::Error::PinnedBudget { wanted: 1, in_use: 0, budget: 0 };
+        assert!(state.refuse(1, error, second, false).is_none());
+        assert!(!state.can_upload() && state.take().is_none(), "the third does not pass the second");
+        state.flights.pop_front(); // the first has landed
+        state.waiting = true;
+        assert_eq!(number(state.take()), Some(1));
+        assert!(state.take().is_none());
+        state.has_memory(0, 1);
+        assert_eq!(number(state.take()), Some(2));
+    }
+}

@@ -205,6 +205,30 @@ fn graphs_copy_between_devices() {
 }
 
 #[test]
+fn copies_between_devices_have_one_length() {
+    for (here, there) in pairs() {
+        let _lock = alone_on(here);
+        lanes(here, |a, _, _| {
+            lanes(there, |b, _, _| {
+                let mut theirs = b.wait(a.record(filled(a, 1000, 1)).unwrap().map_peer()).unwrap();
+                for len in [999, 1001] {
+                    let mut own = filled(b, len, 2);
+                    let lengths = |error: Error| match error {
+                        Error::LengthMismatch { source_len, destination_len } => (source_len, destination_len),
+                        error => panic!("{error}"),
+                    };
+                    assert_eq!(lengths(b.copy_from_peer(&theirs, &mut own).unwrap_err()), (1000, len));
+                    assert_eq!(lengths(b.copy_to_peer(&own, &mut theirs).unwrap_err()), (len, 1000));
+                    assert_eq!(b.read_blocking(&own).unwrap(), vec![2; len], "nothing was enqueued");
+                }
+                let x = a.wait(b.record(theirs).unwrap().map_local()).unwrap();
+                assert_eq!(a.read_blocking(&x).unwrap(), [1; 1000]);
+            });
+        });
+    }
+}
+
+#[test]
 fn devices_copy_from_one_another_and_wait_for_one_another() {
     for (here, there) in pairs() {
         let _lock = alone_on(here);
@@ -377,6 +401,20 @@ fn buffers_without_elements() {
             let mut ring = Ring::new(0, move || device.pinned::<u8>(0)).unwrap();
             let slot = ring.acquire().unwrap();
             ring.recycle(slot);
+        });
+    });
+}
+
+#[test]
+fn an_event_says_how_long_its_buffer_is() {
+    everywhere_and_seeded(|device| {
+        lanes(device, |a, _, _| {
+            for len in [0, 3] {
+                let x = a.record(filled(a, len, 1)).unwrap();
+                let host = a.record(a.bind(device.pinned::<u32>(len).unwrap()).unwrap()).unwrap();
+                assert_eq!((x.len(), x.is_empty()), (len, len == 0));
+                assert_eq!((host.len(), host.is_empty()), (len, len == 0));
+            }
         });
     });
 }

@@ -147,7 +147,7 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use super::{Link, LocalLink, Mailboxes, WAITING, goodbye};
+    use super::{Abort, Link, LinkError, LocalLink, Mailboxes, WAITING, goodbye};
     use crate::element::Kind;
     use crate::header::{Call, Code, Header};
 
@@ -194,6 +194,27 @@ mod tests {
         assert!(start.elapsed() < Duration::from_secs(20), "it is not woken by the message");
         drop(a);
         assert_eq!(b.header(0, Instant::now()), Ok(goodbye()));
+    }
+
+    /// Who waits for a message, or until another rank has taken what it sent, hears of an abort.
+    #[test]
+    fn who_waits_hears_of_an_abort() {
+        let mailboxes = Mailboxes::new(2);
+        let [a, b] = [0, 1].map(|rank| LocalLink::new(mailboxes.clone(), rank));
+        let bytes: Arc<[u8]> = Arc::from(vec![0; WAITING + 1]);
+        a.send(1, &head(Code::Message, 1, bytes.len()), &bytes);
+        let start = Instant::now();
+        let deadline = start + Duration::from_secs(40);
+        thread::scope(|threads| {
+            let hears = threads.spawn(|| a.header(1, deadline));
+            let flushes = threads.spawn(|| a.flush(deadline));
+            thread::sleep(Duration::from_millis(100)); // until both wait
+            assert!(!hears.is_finished() && !flushes.is_finished());
+            b.abort();
+            assert_eq!(hears.join().unwrap(), Err(LinkError::Aborted));
+            assert_eq!(flushes.join().unwrap(), Ok(()));
+        });
+        assert!(start.elapsed() < Duration::from_secs(20), "it is not woken by the abort");
     }
 
     /// Logs that nobody reads do not pile up; messages between them stay.

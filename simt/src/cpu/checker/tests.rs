@@ -315,6 +315,7 @@ fn each_byte_of_an_allocation_is_unwritten_at_first() {
     }
     assert_eq!(flags.first_unwritten(start, 9), None);
     super::memory::freed(start);
+    assert!(super::memory::find(start).is_none(), "other memory may be there now, which has no flags");
 }
 
 /// A fence passes on what its thread did before it, and not what it did since.
