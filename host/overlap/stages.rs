@@ -277,7 +277,7 @@ impl<'a, R: Resource, X: From<Error>, C: Chain<R, X>> Stages<'a, R, X, C> {
     /// ```
     ///
     /// # Errors
-    /// As of [`run`](Self::run).
+    /// As for [`run`](Self::run).
     pub fn send(&mut self, item: usize, timeline: &Timeline) -> Result<Event<R>, X> {
         let slot = self.slots.acquire()?;
         self.chain.send(item, slot, timeline)

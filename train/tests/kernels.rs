@@ -479,9 +479,9 @@ fn attends_to_pages<T: Activation>(heads: usize, size: usize, lengths: [usize; 3
 }
 
 /// The shares of drawn ids against probabilities in f64, and ids that are not kept are not drawn.
-fn samples(ids: usize, temperature: f32, top_p: f32) {
+fn samples(logits: &[f32], temperature: f32, top_p: f32) {
     const DRAWS: usize = 500;
-    let logits: Vec<f32> = Random(ids as u64).numbers(ids).iter().map(|v| 3.0 * v).collect();
+    let ids = logits.len();
     let powers: Vec<f64> = logits.iter().map(|&z| (f64::from(z) / f64::from(temperature)).exp()).collect();
     let mut order: Vec<usize> = (0..ids).collect();
     order.sort_by(|&a, &b| powers[b].total_cmp(&powers[a]));
@@ -765,8 +765,14 @@ fn attention_to_pages_agrees() {
 #[test]
 fn drawn_ids_have_their_probabilities() {
     for (ids, temperature, top_p) in [(12, 1.0, 1.0), (12, 0.7, 0.8), (300, 2.0, 0.5), (12, 1.5, 0.0)] {
-        samples(ids, temperature, top_p);
+        let logits: Vec<f32> = Random(ids as u64).numbers(ids).iter().map(|v| 3.0 * v).collect();
+        samples(&logits, temperature, top_p);
     }
+    // A thread has each 512th id. Two threads have all that are drawn here.
+    let mut logits = vec![-40.0; 1300];
+    [5, 517, 1029, 700, 188].into_iter().for_each(|id| logits[id] = id as f32 / 1000.0);
+    samples(&logits, 1.0, 1.0);
+    samples(&logits, 0.5, 0.7);
 }
 
 /// More numbers than all blocks of the sum load in one turn.

@@ -17,7 +17,7 @@ pub(crate) const BYTES: &str = "\"bytes\"";
 const BYTE_IDS: usize = 256;
 /// The most bytes of a `tokenizer.json`. As a string in the header of a model it has twice as many
 /// at most, and a header has 100 MB at most.
-const MOST: usize = 48 << 20;
+const MOST: usize = 47 << 20;
 
 pub(crate) enum Tokenizer {
     Bytes,
@@ -61,6 +61,7 @@ impl Tokenizer {
         let wrong = |e: tokenizers::Error| format!("no tokenizer.json: {e}");
         let mut tokenizer = tokenizers::Tokenizer::from_bytes(json).map_err(wrong)?;
         tokenizer.with_padding(None).with_truncation(None).map_err(wrong)?;
+        tokenizer.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
         if let tokenizers::ModelWrapper::BPE(model) = tokenizer.get_model()
             && model.dropout.is_some_and(|share| share > 0.0)
         {

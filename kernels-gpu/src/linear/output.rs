@@ -116,7 +116,8 @@ impl<E: Number> Output<E> {
             // SAFETY: The window has `ROWS` rows, as the caller promises. The place of a column
             // that is a multiple of 4 is a multiple of 16 bytes.
             let sums = unsafe { cx.shared_get4(s, r * PITCH + within) };
-            // SAFETY: No other thread has these elements, and `column` is a multiple of 4.
+            // SAFETY: The row is in C, since `r` is below `rows`. No other thread has these
+            // elements, and `column` is a multiple of 4.
             unsafe { self.piece(cx, row + r, column, sums) };
             r += cx.block_dim().x / 32;
         }

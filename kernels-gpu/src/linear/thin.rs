@@ -39,7 +39,8 @@ const COLUMNS: u32 = 16;
 const WARPS: u32 = 8;
 /// The threads of a block.
 pub(super) const THREADS: u32 = 32 * WARPS;
-/// The blocks that a multiprocessor has at once.
+/// The blocks that a multiprocessor has at once on compute capability 9.0. On 8.0 to 8.9 the shared
+/// memory is enough for one.
 pub(super) const BLOCKS: u32 = 2;
 /// Values of k in a step of a warp, and in a stage of A. There are three stages.
 const DEPTH: u32 = 32;
@@ -122,7 +123,7 @@ pub(super) unsafe fn product<E: Half>(
         while i < 2 {
             if line + 8 * (i as u32) < out.n && at < k {
                 // SAFETY: The piece is in B: its row is below N, its first element is below `k`,
-                // and both are multiples of a piece.
+                // and that, `k` and the distance of rows are multiples of a piece.
                 two[i] = unsafe { cx.load4(rows_of_b[i].cast()) };
             }
             rows_of_b[i] = rows_of_b[i].wrapping_add((slices * DEPTH) as usize);
@@ -185,7 +186,8 @@ pub(super) unsafe fn product<E: Half>(
     // The sums take the place of the stages.
     cx.copy_async_wait::<0>();
     cx.barrier();
-    // SAFETY: The stages have more bytes, all copies are complete, and no warp reads them any more.
+    // SAFETY: For each width the sums below take at most 40960 bytes, fewer than the stages. All
+    // copies are complete, and no warp reads them any more.
     let s = unsafe { cx.shared::<f32>(0) };
     let pitch = width + 4;
     let mut j = 0;
@@ -209,8 +211,9 @@ pub(super) unsafe fn product<E: Half>(
         let (mut sum, mut part) = ([0.0; 4], 0);
         while part < WARPS {
             if part < slices {
-                // SAFETY: The place is in the window, its distance from the start is a multiple of
-                // four, and all warps have passed the barrier.
+                // SAFETY: The place is in the window, because `line` is below `ROWS` and `c` below
+                // `width`. `pitch` and `c` are multiples of four, and all warps have passed the
+                // barrier.
                 let more: [f32; 4] = unsafe { cx.shared_get4(s, (part * ROWS + line) * pitch + c) };
                 let mut i = 0;
                 while i < 4 {
@@ -220,7 +223,8 @@ pub(super) unsafe fn product<E: Half>(
             }
             part += 1;
         }
-        // SAFETY: The column is a multiple of four, and no other thread has it in this row.
+        // SAFETY: The row is in C, since `line` is below `rows`. The column is a multiple of four,
+        // and no other thread has it in this row.
         unsafe { out.piece(cx, row + line, column + c, sum) };
         line += lines;
     }

@@ -164,12 +164,17 @@ pub fn vlm_pipeline<A: LiveBrand, B: LiveBrand, E: Precision, D: Precision>(
     seen: impl FnMut(usize, usize, Result<Vec<i32>>) -> Result<()>,
     timeline: &Timeline,
 ) -> Result<()> {
-    if !server.is_idle() {
-        return Err(Error::Batch("the server has other texts to write".into()));
+    if !server.is_idle() || server.has_results() {
+        return Err(Error::Batch("the server has other texts to write, or to give back".into()));
     }
     let encode = encoder.stream();
     let config = *encoder.config();
-    let width = config.text_embed_dim;
+    let (width, of_server) = (config.text_embed_dim, server.config().text_embed_dim);
+    if width != of_server {
+        return Err(Error::Batch(format!(
+            "the encoder writes rows of {width}, and the server reads rows of {of_server}"
+        )));
+    }
     let front = before.step(&encode, Activity::Compute, |_, _, batch| {
         for place in 0..batch.requests.len() {
             let Range { start, end } = batch.rows(place);
@@ -220,13 +225,14 @@ impl<B: LiveBrand, D: Precision, C: Chain<Requests, Error>> Run<'_, '_, B, D, C>
                 && let Some((item, slot)) = self.encoded.pop_front()
             {
                 if let Some(batch) = self.ready(item, slot)? {
-                    for (place, request) in batch.requests.iter().enumerate() {
-                        match self.server.submit(request.clone()) {
+                    let requests = batch.requests.clone();
+                    self.joining = Some(batch);
+                    for (place, request) in requests.into_iter().enumerate() {
+                        match self.server.submit(request) {
                             Ok(ticket) => drop(self.places.insert(ticket, [item, place])),
                             Err(error) => seen(item, place, Err(error))?,
                         }
                     }
-                    self.joining = Some(batch);
                 }
             } else if self.joining.is_none() && self.server.is_idle() {
                 return failed.map_or(Ok(()), Err);
@@ -276,7 +282,10 @@ impl<B: LiveBrand, D: Precision, C: Chain<Requests, Error>> Run<'_, '_, B, D, C>
             written = written.and(self.server.cancel(ticket).map(drop));
         }
         if let Some(batch) = self.joining.take() {
-            self.front.recycle(self.server.stream().record(batch)?);
+            match self.server.stream().record(batch) {
+                Ok(slot) => self.front.recycle(slot),
+                Err(error) => written = written.and(Err(error.into())),
+            }
         }
         while written.is_err() && self.server.finished().is_some() {}
         for (_, slot) in self.encoded.drain(..) {

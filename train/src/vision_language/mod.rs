@@ -352,8 +352,8 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
     /// other arguments, as for [`encode`](Self::encode). The images of an
     /// [image encoder](VisionLanguageConfig::image_encoder) all have its rows.
     ///
-    /// An image of more than 128 rows has the bits that it has alone. With fewer, other kernels may
-    /// multiply its rows, which round differently.
+    /// The bits of an image may depend on the rows that are encoded with it: other kernels multiply
+    /// at most 128 rows, and GPUs of compute capability 9.0 split long sums over few rows.
     ///
     /// # Errors
     /// As for [`encode`](Self::encode).
@@ -365,11 +365,13 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
         image: &mut DeviceSlice<S, f32>,
     ) -> Result<()> {
         let VisionLanguageConfig { embed_dim: width, text_embed_dim: text_width, image_encoder, .. } = self.config;
-        if rows.contains(&0) || image_encoder.is_some_and(|encoder| rows.iter().any(|&rows| rows != encoder.rows())) {
-            return Err(Error::Batch(format!("there are images of {rows:?} rows")));
-        }
         let (images, of_images) = (rows.len(), rows);
-        let rows = of_images.iter().sum();
+        let wrong =
+            |&rows: &usize| rows == 0 && images > 1 || image_encoder.is_some_and(|encoder| rows != encoder.rows());
+        let all = of_images.iter().try_fold(0, |all: usize, &rows| all.checked_add(rows));
+        let Some(rows) = all.filter(|&all| i32::try_from(all).is_ok() && !of_images.iter().any(wrong)) else {
+            return Err(Error::Batch(format!("there are images of {of_images:?} rows")));
+        };
         let [of_tokens, of_positions] = self.config.image_numbers(rows);
         for (name, len, wanted) in [
             ("position", position.len(), of_positions),
@@ -384,15 +386,17 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
         let encoding = match self.encoding.take() {
             Some(encoding) if encoding.room >= rows && encoding.cu_seqlens.len() > images => encoding,
             old => {
+                let room = old.as_ref().map_or(rows, |old| old.room.max(rows));
+                let most = old.as_ref().map_or(images, |old| (old.cu_seqlens.len() - 1).max(images));
                 drop(old); // its memory is free before the new one is allocated
                 EncodingOn {
-                    operands: s.alloc(rows * self.config.input_dim * E::ROOM)?,
-                    patches: self.model.embedding.images(s, images, false)?,
-                    cu_seqlens: s.alloc(images + 1)?,
+                    operands: s.alloc(room * self.config.input_dim * E::ROOM)?,
+                    patches: self.model.embedding.images(s, most, false)?,
+                    cu_seqlens: s.alloc(most + 1)?,
                     matmul: MatmulOn::new(s, MatmulBackend::default())?,
-                    activations: TransformerActivationsOn::new(s, self.config.encoder(), rows, false)?,
-                    features: s.alloc(rows * width * E::ROOM)?,
-                    room: rows,
+                    activations: TransformerActivationsOn::new(s, self.config.encoder(), room, false)?,
+                    features: s.alloc(room * width * E::ROOM)?,
+                    room,
                 }
             }
         };

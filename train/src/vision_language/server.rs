@@ -35,7 +35,8 @@ use crate::tensors::Tensors;
 /// products.
 const LEAST: usize = 16;
 const MOST: usize = 128;
-/// The most ids that can be sampled: sums of their units have 32 bits.
+/// The most ids that can be sampled: each of the 512 threads of a block looks at one of the ids
+/// that the thread of a drawn id has.
 const MOST_IDS: usize = (1 << 18) - 1;
 /// The tokens that are enqueued before the host reads the oldest one.
 const AHEAD: usize = 1;
@@ -365,6 +366,11 @@ impl<S: LiveBrand, E: Precision> TextServer<S, E> {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.running() == 0
+    }
+
+    /// Returns whether there are results that nobody has taken.
+    pub(crate) fn has_results(&self) -> bool {
+        !self.finished.is_empty()
     }
 
     /// Takes the result of a request that has ended, in the order of their ends: its text, or why

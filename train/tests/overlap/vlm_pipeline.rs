@@ -387,6 +387,8 @@ fn what_fails_leaves_the_rest() {
                     assert_eq!(slots.len(), if broken < BATCHES { 1 } else { 2 }, "{device}");
                     (ended.map_err(|error| error.to_string()), texts, errors)
                 };
+                let (ended, ..) = run(4, 99, 4);
+                assert!(ended.unwrap_err().contains("stop"), "{device}: what `seen` says of a refused request");
                 let (ended, texts, errors) = run(4, 99, 99);
                 assert!(ended.is_ok() && texts[4][0].is_empty() && texts[4][1] == wanted[4][1], "{device}: {ended:?}");
                 assert!(matches!(&errors[..], [(4, 0, what)] if what.contains("id 30")), "{device}: {errors:?}");
@@ -423,5 +425,13 @@ fn a_busy_server_is_refused() {
         assert!(run(&mut server, Ring::default()).contains("slots"));
         server.submit(batch(0).remove(0)).unwrap();
         assert!(run(&mut server, Ring::default()).contains("other texts"));
+        while !server.is_idle() {
+            server.step(|_, image| Ok(s.fill(image, 0.5)?)).unwrap();
+        }
+        assert!(run(&mut server, Ring::default()).contains("or to give back"));
+        assert!(server.finished().is_some(), "the result is still there");
+        let wide = base_model().with_text_embed_dim(48).init(11).unwrap();
+        let mut server = TextServer::from_tensors(s, &wide, TextServerOptions::default().with_texts(1)).unwrap();
+        assert!(run(&mut server, Ring::default()).contains("rows of 24, and the server reads rows of 48"));
     });
 }
