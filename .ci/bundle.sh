@@ -87,10 +87,11 @@ run() {
 for test in bin/unit.* bin/test.*; do
     binaries=$((binaries + 1))
     # The command starts 600 times in its tests, and each start of a GPU takes half a second. So they run on the CPU
-    # device, and those of results on every device, too.
+    # device, and those of results on every device, too: few at a time, because a command that finds no memory for its
+    # context goes on with the CPU device, whose bits are others.
     if [ "$test" = bin/test.thalweg-cli.main ] && [ $# = 0 ]; then
         THALWEG_TEST_DEVICE=cpu run "$test"
-        run "$test" augment:: process:: results:: train::
+        RUST_TEST_THREADS=4 run "$test" augment:: process:: results:: train::
     else
         run "$test" "$@"
     fi
