@@ -503,11 +503,11 @@ fn samples(logits: &[f32], temperature: f32, top_p: f32) {
         assert_eq!(progress[40..44], [next[10], 6, 1, 0]);
         let mut counts = vec![0.0; ids];
         next.iter().filter(|id| **id >= 0).for_each(|id| counts[*id as usize] += 1.0);
-        for (count, kept) in counts.iter().zip(&kept) {
+        for (id, (count, kept)) in counts.iter().zip(&kept).enumerate() {
             let (n, p) = ((DRAWS - 1) as f64, kept / sum);
             let off = (count - n * p).abs();
             // Five standard deviations.
-            assert!(off <= 5.0 * (n * p * (1.0 - p)).sqrt(), "{count} of {n} draws with probability {p}");
+            assert!(off <= 5.0 * (n * p * (1.0 - p)).sqrt(), "id {id}: {count} of {n} draws with probability {p}");
         }
     });
 }

@@ -417,7 +417,7 @@ kernel! {
         progress: InOut<i32>[texts, 4] by [block, all], next: Out<i32>[texts] by [block],
     )
     require { (1..1 << 18).contains(&ids) }
-    grid(texts) block(512) bounds(SAMPLERS, 1) shared(2 * 4 * WARPS + 2 * 4 * BINS * COPIES + 8 * SAMPLERS)
+    grid(texts) block(512) bounds(SAMPLERS, 1) shared(2 * 4 * WARPS + 2 * 4 * BINS * COPIES + 8 * SAMPLERS + 4)
     {
         let text = b.idx().x;
         // Block code cannot see what only the first thread may read.
@@ -455,6 +455,12 @@ kernel! {
             let factor = LOG2_E / temperature;
             let (mut low, mut high) = (b.shared::<u32>(BINS * COPIES), b.shared::<u32>(BINS * COPIES));
             let mut sums = b.shared::<u64>(SAMPLERS);
+            // All threads draw, and only the first one may read the state.
+            let place = b.shared::<u32>(1);
+            let place = b.fill(place, (), move |t, (), _| {
+                progress.column(t).map_or(0, |state| state.cell::<1>(PLACE).get() as u32)
+            });
+            let place = b.sync(place.read());
             // The last step that is kept, by its upper byte, and then by its lower one.
             let last = b.each((), |_, ()| [0u32; 2]);
             let wanted = b.each((), |_, ()| 0u64);
@@ -514,8 +520,8 @@ kernel! {
             // of the threads.
             let seed = [0, 1].map(|field| u64::from(rules.get(&b, [text, field]) as u32));
             let rest = b.each((), |_, ()| 0u64);
-            let thread = b.each((&rest, &of), move |t, (rest, of)| {
-                let place = progress.column(t).map_or(0, |state| state.cell::<1>(PLACE).get() as u32);
+            let thread = b.each((&rest, &place, &of), move |t, (rest, place, of)| {
+                let place = place.get(t, 0);
                 let drawn = share(all(t, of), (bits_of(seed[1] << 32 | seed[0], place) >> 32) as u32);
                 let (thread, before) = reached(t, of, drawn);
                 rest.set(t, drawn - before.min(drawn));
