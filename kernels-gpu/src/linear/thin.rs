@@ -69,7 +69,7 @@ pub(super) fn columns<T: PartialOrd + From<u32>>(n: T) -> T {
 /// warp load, of two rows, are in different banks.
 #[inline(always)]
 fn place(stage: u32, row: u32, piece: u32) -> u32 {
-    (stage * ROWS + row) * PIECES + (piece ^ row % 2 * 4)
+    (stage * ROWS + row) * PIECES + (piece ^ (row % 2 * 4))
 }
 
 /// Computes up to 64 rows and [`columns`] of C.
