@@ -41,6 +41,17 @@ pub(crate) fn ask(model: &Path, question: &str, images: &[PathBuf]) -> Vec<Strin
     run.out.lines().map(|line| line.split_once('\t').expect("a path and an answer").1.to_owned()).collect()
 }
 
+/// Asks which way the bars of thirty images beside `data` go. Most answers are right. Returns the
+/// images and the answers.
+pub(crate) fn ask_which_way(model: &Path, data: &Path) -> (Vec<PathBuf>, Vec<String>) {
+    let of = |folder| (0..10).map(move |i| data.with_file_name(folder).join(format!("{i:03}.png")));
+    let images: Vec<_> = CLASSES.into_iter().flat_map(of).collect();
+    let said = ask(model, "which way?", &images);
+    let right = said.iter().enumerate().filter(|(i, said)| **said == CLASSES[i / 10]).count();
+    assert!(right >= 27, "{right} of 30: {said:?}");
+    (images, said)
+}
+
 /// A model answers from the picture what is on it, and what is not on it by chance. So it reads
 /// picture and question. Training longer, and on two ranks, gives the same model.
 #[test]
@@ -53,13 +64,7 @@ fn a_model_learns_to_answer() {
     let run = train(&learn, &out, &[&val[..], &["--epochs", "12"]].concat()).expect(0, &[]);
     assert!(run.out.contains("144 questions to learn from, 60 to test; "), "{run:#?}");
 
-    let mut images = Vec::new();
-    for folder in CLASSES {
-        images.extend((0..10).map(|i| other.with_file_name(folder).join(format!("{i:03}.png"))));
-    }
-    let said = ask(&out, "which way?", &images);
-    let right = said.iter().enumerate().filter(|(i, said)| **said == CLASSES[i / 10]).count();
-    assert!(right >= 27, "{right} of 30: {said:?}");
+    let (images, _) = ask_which_way(&out, &other);
     let said = ask(&out, "coin?", &images);
     let right = said.iter().enumerate().filter(|(i, said)| **said == coin(1000 + *i as u32 % 10, i / 10)).count();
     assert!(said.iter().all(|said| said == "yes" || said == "no"), "{said:?}");
