@@ -144,10 +144,7 @@ impl HostDecoder {
             coefficients.resize(64 * blocks, 0);
             nonzero.resize(blocks, 0);
             let steps = scans::decode(file, &header, &BY_ROWS, coefficients, nonzero, segment)?;
-            wide(
-                #[inline(always)]
-                || self.rows_of_coefficients(&header, &steps, rgb),
-            );
+            wide!(self.rows_of_coefficients(&header, &steps, rgb));
             return Ok(());
         }
         let mut steps = [[0; 64]; 4];
@@ -162,10 +159,7 @@ impl HostDecoder {
                 table(0).zip(table(1)).ok_or(JpegError::BrokenData)
             })
             .collect::<Result<_, _>>()?;
-        let end = wide(
-            #[inline(always)]
-            || self.rows_of_data(file, &header, &tables, &steps, rgb),
-        )?;
+        let end = wide!(self.rows_of_data(file, &header, &tables, &steps, rgb))?;
         check_end(file, end)
     }
 

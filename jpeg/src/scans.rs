@@ -161,55 +161,52 @@ impl Image<'_> {
             }
             Some(())
         };
-        let result = wide(
-            #[inline(always)]
-            || {
-                at = segment.load(file, at);
-                let mut bits = segment.bits();
-                let (mut left, mut number, mut run) = (interval, 0u32, 0);
-                for y in 0..rows {
-                    for x in 0..columns {
-                        if interval > 0 {
-                            if left == 0 {
-                                bits.check()?;
-                                at = restart(file, at, number)?;
-                                at = segment.load(file, at);
-                                bits = segment.bits();
-                                parts.iter_mut().for_each(|part| part.prediction = 0);
-                                (left, number, run) = (interval, number + 1, 0);
-                            }
-                            left -= 1;
-                        }
-                        let mut fits = Some(());
-                        if alone.is_some() {
-                            // The blocks of a scan with one component are not grouped, and those of
-                            // the padding are not there.
-                            let part = &mut parts[0];
-                            let [wide, high] = part.blocks;
-                            let (y, x) = (y as usize, x as usize);
-                            let within = part.first_block + y % high * wide + x % wide;
-                            let place = (y / high * across as usize + x / wide) * of_unit + within;
-                            fits = decode(&mut bits, part, place, &mut run);
-                        } else {
-                            let start = (y as usize * across as usize + x as usize) * of_unit;
-                            for part in &mut parts {
-                                let first = start + part.first_block;
-                                for place in first..first + part.blocks[0] * part.blocks[1] {
-                                    fits = fits.and_then(|()| decode(&mut bits, part, place, &mut run));
-                                }
-                            }
-                        }
-                        if fits.is_none() {
-                            // The end of the data looks like a code, too.
+        let result = wide!({
+            at = segment.load(file, at);
+            let mut bits = segment.bits();
+            let (mut left, mut number, mut run) = (interval, 0u32, 0);
+            for y in 0..rows {
+                for x in 0..columns {
+                    if interval > 0 {
+                        if left == 0 {
                             bits.check()?;
-                            return Err(JpegError::BrokenData);
+                            at = restart(file, at, number)?;
+                            at = segment.load(file, at);
+                            bits = segment.bits();
+                            parts.iter_mut().for_each(|part| part.prediction = 0);
+                            (left, number, run) = (interval, number + 1, 0);
+                        }
+                        left -= 1;
+                    }
+                    let mut fits = Some(());
+                    if alone.is_some() {
+                        // The blocks of a scan with one component are not grouped, and those of
+                        // the padding are not there.
+                        let part = &mut parts[0];
+                        let [wide, high] = part.blocks;
+                        let (y, x) = (y as usize, x as usize);
+                        let within = part.first_block + y % high * wide + x % wide;
+                        let place = (y / high * across as usize + x / wide) * of_unit + within;
+                        fits = decode(&mut bits, part, place, &mut run);
+                    } else {
+                        let start = (y as usize * across as usize + x as usize) * of_unit;
+                        for part in &mut parts {
+                            let first = start + part.first_block;
+                            for place in first..first + part.blocks[0] * part.blocks[1] {
+                                fits = fits.and_then(|()| decode(&mut bits, part, place, &mut run));
+                            }
                         }
                     }
-                    bits.check()?;
+                    if fits.is_none() {
+                        // The end of the data looks like a code, too.
+                        bits.check()?;
+                        return Err(JpegError::BrokenData);
+                    }
                 }
-                Ok(())
-            },
-        );
+                bits.check()?;
+            }
+            Ok(())
+        });
         parser.at = at;
         result
     }

@@ -4,11 +4,22 @@
 //! 1.4 to 1.8 times as long, which is longer than zune-jpeg and libjpeg-turbo take; with it, it
 //! takes as long as libjpeg-turbo or less.
 
-/// Runs `work`, compiled for AVX2 and BMI2 if the processor has them. What `work` calls must be
-/// `#[inline(always)]`, or it is compiled for every processor.
+/// Computes an expression, compiled for AVX2 and BMI2 if the processor has them. What it calls must
+/// be `#[inline(always)]`, or it is compiled for every processor; the closure around it is.
+macro_rules! wide {
+    ($work:expr) => {
+        $crate::wide::run(
+            #[inline(always)]
+            || $work,
+        )
+    };
+}
+pub(crate) use wide;
+
+/// Runs what [`wide!`] was given.
 #[inline(always)]
 #[allow(unsafe_code, reason = "nothing else lets code that is built for every processor use what this one has")]
-pub(crate) fn wide<R>(work: impl FnOnce() -> R) -> R {
+pub(crate) fn run<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]

@@ -10,6 +10,7 @@ use thalweg::Size;
 
 use crate::coefficients::AxisCoefficients;
 use crate::levels::Table;
+use crate::memory::zeros;
 use crate::plan::{ImagePlan, UnitOrder, View};
 use crate::resize::Resize;
 use crate::{Error, InputLayout, Processor, ResampleFilter, Resampler, Result};
@@ -102,7 +103,7 @@ impl Processor {
             image.admit()?;
             self.plan([image.height, image.width])
         }))?;
-        let mut pixel_values = vec![E::default(); layout.elements()];
+        let mut pixel_values = zeros(layout.elements());
         self.process_into(&layout, images, &mut pixel_values)?;
         Ok(HostInputs { pixel_values, layout })
     }
@@ -156,7 +157,8 @@ impl Processor {
     fn write<E: InputElement>(&self, plan: &ImagePlan, rgb: &[u8], weights: &Weights, table: &Table<E>, to: &mut [E]) {
         let (order, size) = (self.order(), plan.size);
         for view in &plan.views {
-            let sink = Sink { order, table, view: *view, columns: order.grid(view.canvas)[1] };
+            let columns = order.grid(view.canvas)[1];
+            let sink = Sink { order, table, view: *view, columns, levels: Vec::new(), written: 0 };
             let first = view.first as usize * order.len();
             let to = &mut to[first..];
             let down = weights.get(&[size[0], view.resized[0]]);
@@ -184,66 +186,93 @@ impl InputLayout {
     }
 }
 
-/// Writes the pixels of a view into its units.
+/// The rows of pixels that are written at once, unless a unit has more: a unit of so many rows is
+/// then written from its first to its last number, and not a piece of each row at a time.
+const BAND: u32 = 32;
+
+/// Writes the pixels of a view into its units, row after row.
 struct Sink<'a, E> {
     order: UnitOrder,
     table: &'a Table<E>,
     view: View,
     /// The units of a row.
     columns: u32,
+    /// The levels that are not written yet: whole rows of the canvas.
+    levels: Vec<u8>,
+    /// The rows that were written.
+    written: u32,
 }
 
 impl<E: InputElement> Sink<'_, E> {
-    fn write(&self, resize: Resize<'_>, to: &mut [E]) {
+    fn write(mut self, resize: Resize<'_>, to: &mut [E]) {
         let View { canvas, resized, at, .. } = self.view;
         if canvas == resized {
-            return resize.rows(|y, levels| self.row(y, levels, to));
+            return resize.rows(|_, levels| self.row(levels, to));
         }
         let mut row = vec![0; 3 * canvas[1] as usize];
         let (left, cut) = (3 * at[1].max(0) as usize, 3 * (-at[1]).max(0) as usize);
         let bytes = (3 * resized[1] as usize - cut).min(row.len() - left);
+        let empty = row.clone();
+        (0..at[0]).for_each(|_| self.row(&empty, to));
         resize.rows(|y, levels| {
-            let y = y as i32 + at[0];
-            if (0..canvas[0] as i32).contains(&y) {
+            if (0..canvas[0] as i32).contains(&(y as i32 + at[0])) {
                 row[left..left + bytes].copy_from_slice(&levels[cut..cut + bytes]);
-                self.row(y as u32, &row, to);
+                self.row(&row, to);
             }
         });
-        let inside = at[0].max(0) as u32..(at[0] + resized[0] as i32).min(canvas[0] as i32) as u32;
-        row.fill(0);
-        (0..canvas[0]).filter(|y| !inside.contains(y)).for_each(|y| self.row(y, &row, to));
+        (at[0] + resized[0] as i32..canvas[0] as i32).for_each(|_| self.row(&empty, to));
     }
 
-    /// Writes a row of the canvas.
-    fn row(&self, y: u32, levels: &[u8], to: &mut [E]) {
-        let UnitOrder { side, .. } = self.order;
-        let pixels = levels.as_chunks::<3>().0;
-        let down = self.order.strides()[1] * (y % side) as usize;
-        for (x, pixels) in (0..).zip(pixels.chunks_exact(side as usize)) {
-            let unit = self.order.unit(self.columns, y / side, x);
-            let start = unit * self.order.len() + down;
-            match self.order.channels_last {
-                true => self.interleaved(pixels, &mut to[start..]),
-                false => self.planes(pixels, &mut to[start..]),
+    /// Takes the next row of the canvas.
+    fn row(&mut self, levels: &[u8], to: &mut [E]) {
+        self.levels.extend_from_slice(levels);
+        let side = self.order.side;
+        let band = if side <= BAND { side } else { 1 };
+        if self.levels.len() == band as usize * levels.len() {
+            self.band(band, to);
+            self.written += band;
+            self.levels.clear();
+        }
+    }
+
+    /// Writes rows of units.
+    fn band(&self, band: u32, to: &mut [E]) {
+        let UnitOrder { side, merge, .. } = self.order;
+        let pixels = self.levels.as_chunks::<3>().0;
+        let first = self.order.strides()[1] * (self.written % side) as usize;
+        for x in (0..self.columns).step_by(merge as usize) {
+            // Those of a block that are side by side follow each other.
+            let unit = self.order.unit(self.columns, self.written / side, x);
+            for i in 0..merge {
+                let to = &mut to[(unit + i as usize) * self.order.len() + first..];
+                let rows = pixels.chunks_exact((self.columns * side) as usize);
+                let rows = rows.map(|row| &row[((x + i) * side) as usize..][..side as usize]);
+                match self.order.channels_last {
+                    true => self.interleaved(rows, to),
+                    false => self.planes(rows, (band * side) as usize, to),
+                }
             }
         }
     }
 
-    fn interleaved(&self, pixels: &[[u8; 3]], to: &mut [E]) {
-        for (pixel, to) in pixels.iter().zip(to.as_chunks_mut::<3>().0) {
+    fn interleaved<'p>(&self, rows: impl Iterator<Item = &'p [[u8; 3]]>, to: &mut [E]) {
+        for (pixel, to) in rows.flatten().zip(to.as_chunks_mut::<3>().0) {
             *to = std::array::from_fn(|c| self.table[c][pixel[c] as usize]);
         }
     }
 
-    fn planes(&self, pixels: &[[u8; 3]], to: &mut [E]) {
+    /// Writes `len` numbers of each channel.
+    fn planes<'p>(&self, rows: impl Iterator<Item = &'p [[u8; 3]]> + Clone, len: usize, to: &mut [E]) {
         let [plane, ..] = self.order.strides();
         for (c, table) in self.table.iter().enumerate() {
             let to = &mut to[c * plane..];
-            for (pixel, to) in pixels.iter().zip(&mut *to) {
-                *to = table[pixel[c] as usize];
+            for (pixels, to) in rows.clone().zip(to.chunks_exact_mut(self.order.side as usize)) {
+                for (pixel, to) in pixels.iter().zip(to) {
+                    *to = table[pixel[c] as usize];
+                }
             }
             for copy in 1..self.order.copies as usize {
-                to.copy_within(..pixels.len(), copy * self.order.channel());
+                to.copy_within(..len, copy * self.order.channel());
             }
         }
     }

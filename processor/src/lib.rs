@@ -42,6 +42,7 @@
 //! | `positions`, `rope` | interpolated position embeddings, and the position ids of language models |
 //! | `packing` | [`pack`]: bins with a budget |
 //! | `error` | [`Error`] |
+//! | `memory` | the memory of outputs |
 //! | `wide` | code that is compiled for wider vectors, too |
 
 #![deny(unsafe_code)]
@@ -54,6 +55,7 @@ pub mod grids;
 mod host;
 mod inputs;
 mod levels;
+mod memory;
 mod packing;
 mod plan;
 mod positions;

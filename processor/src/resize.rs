@@ -149,7 +149,7 @@ impl<'a> Across<'a> {
     /// Resizes 16 rows to 16 rows, which lie one after another in `to`.
     fn run(&mut self, rows: [&[u8]; ROWS], to: &mut [u8]) {
         let Self { weights, samples, outputs } = self;
-        wide(|| {
+        wide!({
             transpose(rows, samples);
             sum_columns(weights, samples, outputs);
             transpose_back(outputs, to);
@@ -157,23 +157,58 @@ impl<'a> Across<'a> {
     }
 }
 
+/// Writes sample `i` of each row to `to[i]`.
 #[inline(always)]
 fn transpose(rows: [&[u8]; ROWS], to: &mut [Lanes]) {
-    let rows = rows.map(|row| &row[..to.len()]);
-    for (i, lanes) in to.iter_mut().enumerate() {
-        for (lane, row) in lanes.iter_mut().zip(rows) {
-            *lane = row[i];
+    let (squares, rest) = to.as_chunks_mut::<ROWS>();
+    let start = ROWS * squares.len();
+    for (i, square) in squares.iter_mut().enumerate() {
+        *square = turned(rows.map(|row| first(&row[ROWS * i..])));
+    }
+    for (i, lanes) in (start..).zip(rest) {
+        *lanes = rows.map(|row| row[i]);
+    }
+}
+
+/// Writes lane `r` of `from` to row `r` of `to`.
+#[inline(always)]
+fn transpose_back(from: &[Lanes], to: &mut [u8]) {
+    let (squares, rest) = from.as_chunks::<ROWS>();
+    let start = ROWS * squares.len();
+    for (i, square) in squares.iter().enumerate() {
+        for (r, row) in turned(*square).iter().enumerate() {
+            to[r * from.len() + ROWS * i..][..ROWS].copy_from_slice(row);
+        }
+    }
+    for (i, lanes) in (start..).zip(rest) {
+        for (r, &lane) in lanes.iter().enumerate() {
+            to[r * from.len() + i] = lane;
         }
     }
 }
 
 #[inline(always)]
-fn transpose_back(from: &[Lanes], to: &mut [u8]) {
-    for (r, row) in to.chunks_exact_mut(from.len()).enumerate() {
-        for (to, lanes) in row.iter_mut().zip(from) {
-            *to = lanes[r];
+fn first(row: &[u8]) -> Lanes {
+    row.first_chunk().copied().unwrap_or_default()
+}
+
+/// Transposes a square: four times, the first and the second half are interleaved.
+#[inline(always)]
+fn turned(mut square: [Lanes; ROWS]) -> [Lanes; ROWS] {
+    for _ in 0..ROWS.ilog2() {
+        let (low, high) = square.split_at(ROWS / 2);
+        let mut next = [Lanes::default(); ROWS];
+        for ((pair, low), high) in next.as_chunks_mut::<2>().0.iter_mut().zip(low).zip(high) {
+            for i in 0..ROWS / 2 {
+                pair[0][2 * i] = low[i];
+                pair[0][2 * i + 1] = high[i];
+                pair[1][2 * i] = low[ROWS / 2 + i];
+                pair[1][2 * i + 1] = high[ROWS / 2 + i];
+            }
         }
+        square = next;
     }
+    square
 }
 
 #[inline(always)]
@@ -184,31 +219,38 @@ fn sum_columns(weights: &AxisCoefficients, samples: &[Lanes], outputs: &mut [Lan
         let [first, count] = weights.bounds(i).map(|n| n as usize);
         let mut sums = [[1 << (shift - 1); ROWS]; 3];
         for (pixel, &k) in pixels[first..first + count].iter().zip(weights.weights(i)) {
+            let k = opaque(k);
             for (sums, lanes) in sums.iter_mut().zip(pixel) {
                 add(sums, k, lanes);
             }
         }
-        *to = sums.map(|sums| levels(sums, shift));
+        for (to, sums) in to.iter_mut().zip(sums) {
+            *to = levels(sums, shift);
+        }
     }
+}
+
+/// Keeps the compiler from making vectors of the samples of a sum, which lie far apart: it did so
+/// for sums of eight samples and more, and they took three times as long.
+#[inline(always)]
+fn opaque(k: i32) -> i32 {
+    std::hint::black_box(k)
 }
 
 /// Computes a row as the weighted sum of rows.
 fn sum_rows<'a>(row: impl Fn(usize) -> &'a [u8], weights: &[i32], shift: u32, to: &mut [u8]) {
-    wide(
-        #[inline(always)]
-        || {
-            // The last piece may overlap the one before it, and computes the same again.
-            let last = to.len().saturating_sub(BYTES);
-            for start in (0..to.len()).step_by(BYTES).map(|start| start.min(last)) {
-                match to[start..].first_chunk_mut::<BYTES>() {
-                    Some(piece) => *piece = sum_piece(&row, weights, shift, start),
-                    None => to.iter_mut().enumerate().for_each(|(i, to)| {
-                        [*to] = sum_piece(&row, weights, shift, i);
-                    }),
-                }
+    wide!({
+        // The last piece may overlap the one before it, and computes the same again.
+        let last = to.len().saturating_sub(BYTES);
+        for start in (0..to.len()).step_by(BYTES).map(|start| start.min(last)) {
+            match to[start..].first_chunk_mut::<BYTES>() {
+                Some(piece) => *piece = sum_piece(&row, weights, shift, start),
+                None => to.iter_mut().enumerate().for_each(|(i, to)| {
+                    [*to] = sum_piece(&row, weights, shift, i);
+                }),
             }
-        },
-    );
+        }
+    });
 }
 
 #[inline(always)]
@@ -221,7 +263,7 @@ fn sum_piece<'a, const N: usize>(
     let mut sums = [1 << (shift - 1); N];
     for (t, &k) in weights.iter().enumerate() {
         if let Some(samples) = row(t)[start..].first_chunk::<N>() {
-            add(&mut sums, k, samples);
+            add(&mut sums, opaque(k), samples);
         }
     }
     levels(sums, shift)
@@ -236,5 +278,9 @@ fn add<const N: usize>(sums: &mut [i32; N], k: i32, samples: &[u8; N]) {
 
 #[inline(always)]
 fn levels<const N: usize>(sums: [i32; N], shift: u32) -> [u8; N] {
-    sums.map(|sum| (sum >> shift).clamp(0, 255) as u8)
+    let mut levels = [0; N];
+    for (level, sum) in levels.iter_mut().zip(sums) {
+        *level = (sum >> shift).clamp(0, 255) as u8;
+    }
+    levels
 }
