@@ -1,21 +1,24 @@
 //! The subcommand `thalweg process`.
 //!
-//! A photograph is processed as soon as it is decoded, and its numbers come to the host. A batch is
-//! the numbers of its photographs one after another, so it is put together at the end.
+//! A photograph is processed as soon as it is decoded, and its numbers come to the host. Into a
+//! folder, they are written at once. A batch is the numbers of its photographs one after another,
+//! so it is put together at the end.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use rayon::prelude::*;
 use serde_json::json;
 use thalweg::simt::{bf16, f16};
-use thalweg::{Device, Event, Size, Stream, stream_tags};
+use thalweg::{Device, DeviceKind, Event, Size, Stream, stream_tags};
 use thalweg_loader::PhotoOptions;
 use thalweg_processor::grids::WindowIndex;
 use thalweg_processor::{
-    DeviceImage, DeviceProcessor, InputElement, InputFormat, InputLayout, Processor, ProcessorParams,
+    DeviceImage, DeviceProcessor, InputElement, InputFormat, InputLayout, Processor, ProcessorParams, RgbImage,
 };
+use thalweg_vision::Image;
 
 use crate::args::{DecodeArg, Model, PIXEL_LIMIT, Precision, ProcessArgs};
 use crate::inputs;
@@ -123,7 +126,18 @@ halves!(f16 bf16);
 struct Done<E> {
     index: usize,
     size: Size,
+    /// Empty, if they are written.
     pixel_values: Vec<E>,
+}
+
+/// Processes a photograph on the host.
+fn on_host<E: InputElement>(processor: &Processor, image: &Image) -> thalweg_processor::Result<Vec<E>> {
+    let Size { height, width } = image.size();
+    let inputs = processor.process(&[RgbImage { height, width, rgb: image.rgb() }])?;
+    match inputs.layout.errors().first() {
+        Some(refused) => Err(refused.error.clone()),
+        None => Ok(inputs.pixel_values),
+    }
 }
 
 struct Run<'a, E: Stored> {
@@ -135,6 +149,7 @@ struct Run<'a, E: Stored> {
     processor: DeviceProcessor<E>,
     done: Vec<Done<E>>,
     failures: Vec<Failure>,
+    written: Vec<PathBuf>,
 }
 
 impl<'a, E: Stored> Run<'a, E> {
@@ -153,14 +168,17 @@ impl<'a, E: Stored> Run<'a, E> {
         }
         let stream = device.stream::<Work>().map_err(|e| e.to_string())?;
         let processor = DeviceProcessor::new(processor);
-        let mut run = Self { args, device, stream, note, processor, done: Vec::new(), failures: Vec::new() };
-        run.read()?;
-        let written = if single { run.write_batch()? } else { run.write_each()? };
-        run.report(&written)
+        let (done, failures, written) = (Vec::new(), Vec::new(), Vec::new());
+        let mut run = Self { args, device, stream, note, processor, done, failures, written };
+        run.read(single)?;
+        if single {
+            run.write_batch()?;
+        }
+        run.report()
     }
 
-    /// Decodes and processes all photographs.
-    fn read(&mut self) -> Result<(), String> {
+    /// Decodes and processes all photographs, and writes each unless they are for a `single` file.
+    fn read(&mut self, single: bool) -> Result<(), String> {
         let photo = PhotoOptions::default()
             .with_orientation(self.args.orient)
             .with_alpha(self.args.alpha)
@@ -173,12 +191,24 @@ impl<'a, E: Stored> Run<'a, E> {
             chunk.failures.into_iter().for_each(|(index, error)| self.fail(index, error));
             let sizes = chunk.pixels.sizes();
             let made: Vec<_> = match chunk.pixels {
-                Pixels::Host(images) => images.iter().map(|image| self.host(image.rgb())).collect(),
-                Pixels::Device(images) => images.into_iter().map(|(_, rgb)| Ok(rgb)).collect(),
+                // The kernels would make the same bits, in several times as long.
+                Pixels::Host(images) if self.device.kind() == DeviceKind::Cpu => {
+                    let processor = self.processor.processor();
+                    images.par_iter().map(|image| on_host(processor, image)).collect()
+                }
+                Pixels::Host(images) => images
+                    .iter()
+                    .map(|image| {
+                        let rgb = self.upload(image.rgb())?;
+                        self.process(image.size(), rgb)
+                    })
+                    .collect(),
+                Pixels::Device(images) => images.into_iter().map(|(size, rgb)| self.process(size, rgb)).collect(),
             };
-            for ((index, size), rgb) in chunk.inputs.into_iter().zip(sizes).zip(made) {
-                match rgb.and_then(|rgb| self.process(size, rgb)) {
-                    Ok(pixel_values) => self.done.push(Done { index, size, pixel_values }),
+            for ((index, size), made) in chunk.inputs.into_iter().zip(sizes).zip(made) {
+                match made {
+                    Ok(pixel_values) if single => self.done.push(Done { index, size, pixel_values }),
+                    Ok(pixel_values) => self.write_alone(Done { index, size, pixel_values })?,
                     Err(error) => self.fail(index, error.to_string()),
                 }
                 bar.inc(1);
@@ -199,7 +229,7 @@ impl<'a, E: Stored> Run<'a, E> {
     }
 
     /// Uploads pixels, up to the next multiple of 4 bytes.
-    fn host(&self, rgb: &[u8]) -> thalweg_processor::Result<Event<thalweg::DeviceBuffer<u8>>> {
+    fn upload(&self, rgb: &[u8]) -> thalweg_processor::Result<Event<thalweg::DeviceBuffer<u8>>> {
         let mut rgb = rgb.to_vec();
         rgb.resize(rgb.len().next_multiple_of(4), 0);
         Ok(self.stream.record(self.stream.upload_blocking(&rgb)?)?)
@@ -223,9 +253,9 @@ impl<'a, E: Stored> Run<'a, E> {
     }
 
     /// Writes all photographs as one batch.
-    fn write_batch(&mut self) -> Result<Vec<PathBuf>, String> {
+    fn write_batch(&mut self) -> Result<(), String> {
         if self.done.is_empty() {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let sizes: Vec<_> = self.done.iter().map(|done| done.size).collect();
         let layout = self.processor.processor().layout(&sizes).map_err(|e| e.to_string())?;
@@ -234,33 +264,31 @@ impl<'a, E: Stored> Run<'a, E> {
         let mut pixel_values = Vec::with_capacity(layout.elements());
         for done in &mut self.done {
             let end = pixel_values.len() + done.pixel_values.len().max(room);
-            pixel_values.append(&mut done.pixel_values);
+            pixel_values.extend_from_slice(&std::mem::take(&mut done.pixel_values));
             pixel_values.resize(end, E::default());
         }
         let indices: Vec<_> = self.done.iter().map(|done| done.index).collect();
         self.write(&self.args.out, &layout, &pixel_values, &indices)?;
-        Ok(vec![self.args.out.clone()])
+        self.written.push(self.args.out.clone());
+        Ok(())
     }
 
-    /// Writes a file for each photograph.
-    fn write_each(&mut self) -> Result<Vec<PathBuf>, String> {
-        let mut written: Vec<PathBuf> = Vec::new();
-        for done in std::mem::take(&mut self.done) {
-            let name = self.name(done.index);
-            let mut stem = name.file_stem().unwrap_or(name.as_os_str()).to_owned();
-            stem.push(".safetensors");
-            let path = self.args.out.join(stem);
-            if written.contains(&path) {
-                let error = format!("another photograph has the same stem and was written to {}", path.display());
-                self.fail(done.index, error);
-                continue;
-            }
-            let layout = self.processor.processor().layout(&[done.size]).map_err(|e| e.to_string())?;
-            self.write(&path, &layout, &done.pixel_values, &[done.index])?;
-            written.push(path);
-            self.done.push(done);
+    /// Writes the file of a photograph.
+    fn write_alone(&mut self, Done { index, size, pixel_values }: Done<E>) -> Result<(), String> {
+        let name = self.name(index);
+        let mut stem = name.file_stem().unwrap_or(name.as_os_str()).to_owned();
+        stem.push(".safetensors");
+        let path = self.args.out.join(stem);
+        if self.written.contains(&path) {
+            let error = format!("another photograph has the same stem and was written to {}", path.display());
+            self.fail(index, error);
+            return Ok(());
         }
-        Ok(written)
+        let layout = self.processor.processor().layout(&[size]).map_err(|e| e.to_string())?;
+        self.write(&path, &layout, &pixel_values, &[index])?;
+        self.written.push(path);
+        self.done.push(Done { index, size, pixel_values: Vec::new() });
+        Ok(())
     }
 
     fn write(&self, path: &Path, layout: &InputLayout, pixel_values: &[E], indices: &[usize]) -> Result<(), String> {
@@ -312,7 +340,7 @@ impl<'a, E: Stored> Run<'a, E> {
     }
 
     /// Prints what was done, and what failed.
-    fn report(&self, written: &[PathBuf]) -> Result<ExitCode, String> {
+    fn report(&self) -> Result<ExitCode, String> {
         if self.args.json {
             let grid = |done: &Done<E>| self.processor.processor().patch_grid(done.size).ok().map(Size::sides);
             let image = |done: &Done<E>| {
@@ -321,13 +349,13 @@ impl<'a, E: Stored> Run<'a, E> {
             };
             let report = json!({
                 "device": report::device(self.device, self.note.as_deref()),
-                "outputs": written.iter().map(|path| path.display().to_string()).collect::<Vec<_>>(),
+                "outputs": self.written.iter().map(|path| path.display().to_string()).collect::<Vec<_>>(),
                 "images": self.done.iter().map(image).collect::<Vec<_>>(),
                 "failed": self.failures.iter().map(|f| report::failure(&f.path, &f.error)).collect::<Vec<_>>(),
             });
             output::print(&format!("{report:#}\n"))?;
         } else {
-            written.iter().try_for_each(|path| output::print(&format!("{}\n", path.display())))?;
+            self.written.iter().try_for_each(|path| output::print(&format!("{}\n", path.display())))?;
         }
         Ok(report::say_failures(&self.failures, self.done.len() + self.failures.len(), "image"))
     }

@@ -54,12 +54,33 @@ pub trait InputElement: InputNumber + thalweg::DeviceCopy + Default + PartialEq 
 }
 
 mod sealed {
-    pub trait Sealed {}
+    use super::{ImagePlan, Processor, Table, Weights};
+
+    /// A part of a batch: an image, and where its numbers go.
+    #[derive(Debug)]
+    pub struct Part<'a, E> {
+        pub(super) processor: &'a Processor,
+        pub(super) plan: &'a ImagePlan,
+        pub(super) rgb: &'a [u8],
+        pub(super) weights: &'a Weights,
+        pub(super) table: &'a Table<E>,
+        pub(super) to: &'a mut [E],
+    }
+
+    pub trait Sealed: Sized {
+        /// Writes the numbers. The method of a type is compiled with this crate: those who depend
+        /// on it may compile theirs without optimization.
+        fn write(part: Part<'_, Self>);
+    }
 }
 
 macro_rules! elements {
     ($($element:ty: $from:expr, $to:expr, $bits:expr;)*) => {$(
-        impl sealed::Sealed for $element {}
+        impl sealed::Sealed for $element {
+            fn write(part: sealed::Part<'_, Self>) {
+                part.write();
+            }
+        }
         impl InputElement for $element {
             fn from_number(v: f32) -> Self {
                 $from(v)
@@ -132,7 +153,7 @@ impl Processor {
             let wrong = || crate::error::parameter("images", format!("another image {i}"), "those of the layout");
             let image = image.ok_or_else(wrong)?;
             image.admit()?;
-            processor.write(plan, image.rgb, &weights, &table, to);
+            E::write(sealed::Part { processor, plan, rgb: image.rgb, weights: &weights, table: &table, to });
             Ok(())
         })
     }
@@ -152,18 +173,20 @@ impl Processor {
         }
         Ok(weights)
     }
+}
 
-    /// Writes the units of an image.
-    fn write<E: InputElement>(&self, plan: &ImagePlan, rgb: &[u8], weights: &Weights, table: &Table<E>, to: &mut [E]) {
-        let (order, size) = (self.order(), plan.size);
+impl<E: InputElement> sealed::Part<'_, E> {
+    /// Writes the units of the image.
+    fn write(self) {
+        let Self { processor, plan, rgb, weights, table, to } = self;
+        let (order, size) = (processor.order(), plan.size);
         for view in &plan.views {
             let columns = order.grid(view.canvas)[1];
             let sink = Sink { order, table, view: *view, columns, levels: Vec::new(), written: 0 };
-            let first = view.first as usize * order.len();
-            let to = &mut to[first..];
+            let to = &mut to[view.first as usize * order.len()..];
             let down = weights.get(&[size[0], view.resized[0]]);
             let across = weights.get(&[size[1], view.resized[1]]);
-            let vertical_first = self.params().resampler.vertical_first(size.into(), view.resized.into());
+            let vertical_first = processor.params().resampler.vertical_first(size.into(), view.resized.into());
             let resize = Resize { rgb, size, to: view.resized, across, down, vertical_first };
             sink.write(resize, to);
         }
