@@ -70,6 +70,9 @@ impl Place<'_> {
     /// Returns the position of the thread with this rank.
     pub(super) fn thread(&self, rank: u32) -> Dim3 {
         let Dim3 { x, y, .. } = self.dim;
+        if rank < x {
+            return Dim3 { x: rank, y: 0, z: 0 }; // without divisions: most blocks have one dimension
+        }
         Dim3 { x: rank % x, y: rank / x % y, z: rank / (x * y) }
     }
 

@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use super::block::{CpuBlock, OnUnwind};
 use super::monitor::Monitor;
 use super::thread::CpuThread;
-use super::warp::{self, At, Lane, WARP};
+use super::warp::{self, At, WARP};
 use crate::safe::{Exchange, Team};
 
 impl<M: Monitor> CpuBlock<'_, M> {
@@ -95,15 +95,13 @@ impl<'b, M: Monitor> Team for &'b CpuBlock<'_, M> {
             Exchange::MinF32 => At::WarpMin,
             Exchange::SumU32 => At::WarpSumU32,
         };
-        let lane = |v: &Cell<u32>| Lane {
-            value: Cell::new(v.get().into()),
-            argument: Cell::new(argument),
-            at: Cell::new(at),
-            ..Lane::default()
-        };
-        let lanes: Vec<Lane> = values.iter().map(lane).collect();
+        let results = values.clone();
         // A cooperative block has a multiple of 32 threads.
-        lanes.chunks_exact(WARP).for_each(|warp| warp::complete(at, warp));
-        lanes.into_iter().map(|lane| Cell::new(lane.value.get() as u32)).collect()
+        for warp in results.as_chunks::<WARP>().0 {
+            let mut values = std::array::from_fn(|lane| warp[lane].get());
+            warp::combine(at, &mut values, |_| argument);
+            warp.iter().zip(values).for_each(|(result, value)| result.set(value));
+        }
+        results
     }
 }

@@ -167,25 +167,31 @@ pub(super) fn complete(at: At, warp: &[Lane]) {
     for (value, lane) in values.iter_mut().zip(warp) {
         *value = lane.value.get() as u32;
     }
-    match at {
-        At::ShuffleXor => shuffle(&mut values, warp, |lane, mask| lane ^ mask),
-        At::ShuffleUp => shuffle(&mut values, warp, |lane, delta| lane.wrapping_sub(delta)),
-        At::ShuffleDown => shuffle(&mut values, warp, |lane, delta| lane + delta),
-        At::Shuffle => shuffle(&mut values, warp, |_, source| source),
-        At::Ballot => {
-            let ballot = (0..WARP).fold(0, |bits, lane| bits | values[lane] << lane);
-            values = [ballot; WARP];
-        }
-        At::WarpBarrier => {}
-        At::WarpSum => butterfly(&mut values, |a: f32, b| a + b),
-        At::WarpMax => butterfly(&mut values, f32::max),
-        At::WarpMin => butterfly(&mut values, f32::min),
-        At::WarpSumU32 => butterfly(&mut values, u32::wrapping_add),
-        _ => unreachable!("not an operation on one word of each lane"),
-    }
+    combine(at, &mut values, |lane| warp[lane].argument.get());
     for (lane, value) in warp.iter().zip(values) {
         lane.value.set(value.into());
         lane.at.set(At::Running);
+    }
+}
+
+/// Carries out an operation on one word of each lane. `argument` is asked for that of a lane.
+#[inline]
+pub(super) fn combine(at: At, values: &mut [u32; WARP], argument: impl Fn(usize) -> u32) {
+    match at {
+        At::ShuffleXor => shuffle(values, argument, |lane, mask| lane ^ mask),
+        At::ShuffleUp => shuffle(values, argument, |lane, delta| lane.wrapping_sub(delta)),
+        At::ShuffleDown => shuffle(values, argument, |lane, delta| lane + delta),
+        At::Shuffle => shuffle(values, argument, |_, source| source),
+        At::Ballot => {
+            let ballot = (0..WARP).fold(0, |bits, lane| bits | values[lane] << lane);
+            *values = [ballot; WARP];
+        }
+        At::WarpBarrier => {}
+        At::WarpSum => butterfly(values, |a: f32, b| a + b),
+        At::WarpMax => butterfly(values, f32::max),
+        At::WarpMin => butterfly(values, f32::min),
+        At::WarpSumU32 => butterfly(values, u32::wrapping_add),
+        _ => unreachable!("not an operation on one word of each lane"),
     }
 }
 
@@ -269,10 +275,10 @@ fn complete_wide(at: At, warp: &[Lane]) {
 /// Gives each lane the value of the lane that `source` names. `source` takes the lane's number and
 /// its argument, of which only the low 5 bits count, as on a GPU. A lane keeps its own value if
 /// `source` names no lane.
-fn shuffle(values: &mut [u32; WARP], warp: &[Lane], source: impl Fn(usize, usize) -> usize) {
+fn shuffle(values: &mut [u32; WARP], argument: impl Fn(usize) -> u32, source: impl Fn(usize, usize) -> usize) {
     let before = *values;
     for (lane, value) in values.iter_mut().enumerate() {
-        if let Some(&v) = before.get(source(lane, warp[lane].argument.get() as usize % WARP)) {
+        if let Some(&v) = before.get(source(lane, argument(lane) as usize % WARP)) {
             *value = v;
         }
     }
