@@ -97,7 +97,7 @@ fn training<T: train::TrainElement>(on: &Notes) -> Result<(), LaunchError> {
     let n = rows * width;
     let shape = [rows as u32, width as u32];
     // Few rows have other kernels.
-    for (rows, width) in [(4096, 768), (4096, 1024), (rows, 2048)] {
+    for (rows, width) in [(rows, 256), (4096, 768), (4096, 1024), (rows, 2048)] {
         let (n, shape) = (rows * width, [rows as u32, width as u32]);
         train::norm::<(), _, T>(on, shape, 1e-5, of(n), [of(width), of(width)], out(2 * rows), out(n))?;
         train::norm_backward(on, shape[0], shape[1], true, of(n), of(n), of(2 * rows), of(width), out(n))?;

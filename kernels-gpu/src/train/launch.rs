@@ -226,7 +226,11 @@ macro_rules! by_width {
     ($rows:expr, $columns:expr, $slots:ident => $launch:expr, $wide:expr) => {
         match $columns {
             257.. if $rows <= FEW_ROWS => $wide,
-            ..=768 => {
+            ..=256 => {
+                const $slots: usize = 8;
+                $launch
+            }
+            257..=768 => {
                 const $slots: usize = 24;
                 $launch
             }

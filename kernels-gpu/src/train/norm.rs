@@ -11,7 +11,7 @@
 //! from the L1 cache.
 //!
 //! - **A thread loads its elements of a row before it uses one**, and keeps them in registers, so
-//!   the loads wait together: 24 elements in rows of up to 768, 32 in rows of up to 1024, else 8.
+//!   the loads wait together: 8 elements in rows of up to 256, 24 up to 768, 32 up to 1024, else 8.
 //!   The sums over rows load 8 rows at once for the same reason.
 //! - **A row of up to 1024 elements has one warp**, so its sums are butterflies of the warp, and no
 //!   barrier is needed. With 64 elements of a wider row in each lane there were registers for 12
@@ -187,9 +187,10 @@ macro_rules! norms {
 norms! {
     32:
     norm {
-        norm_f32_768 = <f32, 24>, norm_f32_1024 = <f32, 32>, norm_bf16_768 = <u16, 24>, norm_bf16_1024 = <u16, 32>
+        norm_f32_256 = <f32, 8>, norm_f32_768 = <f32, 24>, norm_f32_1024 = <f32, 32>,
+        norm_bf16_256 = <u16, 8>, norm_bf16_768 = <u16, 24>, norm_bf16_1024 = <u16, 32>,
     }
-    norm_backward { norm_backward_768 = <24>, norm_backward_1024 = <32> }
+    norm_backward { norm_backward_256 = <8>, norm_backward_768 = <24>, norm_backward_1024 = <32> }
 }
 norms! {
     256:
