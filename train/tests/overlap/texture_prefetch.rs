@@ -442,6 +442,8 @@ fn texts_that_do_not_fit_are_refused() {
             let queries = [query(1), query(2), query(3)];
             assert!(slot.set_queries(s, &head(), &queries).is_err(), "{device}: a query more");
             assert!(slot.set_queries(s, &head(), &queries[..1]).is_err(), "{device}: a query less");
+            let huge = Some(GateConfig::default().with_query_dim(usize::MAX));
+            assert!(AskedPhotographs::new(s, &pipeline, &PHOTOGRAPHS, 6, huge).is_err(), "{device}: long queries");
             let bare = Pipeline::new(device, TokenParams::default()).unwrap();
             assert!(AskedPhotographs::new(s, &bare, &PHOTOGRAPHS, 6, None).is_err(), "{device}: no query");
 
