@@ -91,11 +91,12 @@ pub fn tile_grid(Size { height, width }: Size, tile: u32, lo: u32, hi: u32) -> S
 /// Returns the size of CLIP, whose short edge is `edge`.
 ///
 /// # Errors
-/// The long edge becomes too large.
+/// A side is 0, or the long edge becomes too large.
 pub fn shortest_edge(size: Size, edge: u32) -> Result<Size> {
     let Size { height: h, width: w } = size;
     let (short, long) = (h.min(w), h.max(w));
-    let long = f64::from((u64::from(edge) * u64::from(long) / u64::from(short)).min(u64::from(u32::MAX)) as u32);
+    let long = (u64::from(edge) * u64::from(long)).checked_div(u64::from(short)).unwrap_or(0);
+    let long = f64::from(long.min(u64::from(u32::MAX)) as u32);
     bounded(size, if w <= h { [long, f64::from(edge)] } else { [f64::from(edge), long] })
 }
 

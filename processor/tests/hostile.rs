@@ -2,6 +2,7 @@
 
 use thalweg::Size;
 use thalweg_processor::grids::PatchGrid;
+use thalweg_processor::sizes::shortest_edge;
 use thalweg_processor::{
     Error, HALF, InputFormat, InterpolatedPlaces, Processor, ProcessorParams, RefusedImage, ResampleFilter, Resampler,
     RgbImage, RopePositions, TokenSequences, TransformersVersion, pack, resize, siglip2_positions,
@@ -41,6 +42,9 @@ fn refused_sizes() {
     assert_eq!(error.to_string(), "the long side of an image is 201 times the short one, expected at most 200");
     for size in [[0, 1], [1, 16385], [u32::MAX; 2]] {
         assert!(matches!(qwen.patch_grid(size.into()), Err(Error::ImageSize { .. })));
+    }
+    for size in [[0, 9], [9, 0], [0, 0]] {
+        assert!(matches!(shortest_edge(size.into(), 224), Err(Error::ResizedSize { .. })));
     }
     let clip = Processor::clip(224).unwrap();
     let error = clip.patch_grid(Size::new(1, 16384)).unwrap_err();

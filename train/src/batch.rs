@@ -346,7 +346,7 @@ impl<S> Parts<'_, S> {
                 let (texts, asked) = (text_cu_seqlens.len().saturating_sub(1), question.len());
                 return wrong(format!("{b} images with {texts} texts, and {asked} questions"));
             }
-            if answers < b || ids.len() < answers + b {
+            if answers < b || ids.len().saturating_sub(b) < answers {
                 return wrong(format!("{} ids, of which {answers} answer {b} questions", ids.len()));
             }
             (extent.text, extent.answers) = (ids.len(), answers);

@@ -492,6 +492,7 @@ fn pixels_are_checked_on_the_host_and_on_the_device() {
                 (DeviceTextBatch { tokens: pixels.slice(PIXELS..).unwrap(), ..batch() }, "an image less"),
                 (DeviceTextBatch { position: &pixels, ..batch() }, "positions"),
                 (DeviceTextBatch { cu_seqlens: &text_ends, ..batch() }, "ends"),
+                (DeviceTextBatch { answers: usize::MAX, ..batch() }, "more answers than ids"),
             ] {
                 assert!(matches!(model.step_on(&wrong), Err(Error::Batch(_))), "{device}: {name} on the device");
             }

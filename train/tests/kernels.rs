@@ -983,6 +983,16 @@ fn what_a_kernel_cannot_do_is_refused() {
         };
         assert!(kernels::attention(s, attention).is_err(), "heads of {size} in {len} elements");
     }
+    // Numbers whose products are more than any buffer has.
+    let most = u32::MAX;
+    let (words, empty, sums) = (up::<_, i32>(s, &[]), room::<_, f32>(s, 0), || room::<_, f32>(s, 0));
+    for heads in [[1, most], [most, most], [most, most - 8]] {
+        let (progress, table, qkv, keys, values, out) = (&words, &words, &empty, &empty, &empty, &mut sums());
+        let paged = PagedAttention { sequences: 0, heads, progress, table, qkv, keys, values, out };
+        assert!(kernels::paged_attention(s, paged).is_err(), "{heads:?}");
+    }
+    let of = kernels::products_with_two(s, [0, 1 << 31], false, &empty, &empty, &mut sums(), &mut sums());
+    assert!(of.is_err(), "2^32 sums without a place");
     // The loss of a label that is no class is NaN, and nothing is read outside the logits.
     let (z, labels) = (up(s, &[1f32, 2.0, 3.0, 4.0]), up(s, &[-1i32, 2]));
     let (mut l, mut d) = (room::<_, f32>(s, 2), room::<_, f32>(s, 4));

@@ -1,6 +1,8 @@
 //! Many texts at once: each is the text that the request has alone, whoever joins, leaves or is
 //! canceled beside it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use testkit::devices::everywhere;
 use thalweg::simt::bf16;
 use thalweg::{AnyStream, Device, DeviceSlice, LiveBrand, Stream};
@@ -248,6 +250,7 @@ fn a_broken_request_is_its_own_error() {
         fails(&mut server, good.clone().with_prompt(vec![30]), "the id 30");
         fails(&mut server, good.clone().with_prompt(vec![-1]), "the id -1");
         fails(&mut server, good.clone().with_count(PLACES), "over 20 places");
+        fails(&mut server, good.clone().with_prompt(vec![4; PLACES + 1]).with_count(0), "over 20 places");
         fails(&mut server, good.clone().with_rows(0), "1 to 40 rows, and not 0");
         fails(&mut server, good.clone().with_rows(41), "1 to 40 rows");
         fails(&mut server, good.clone().with_rows(40).with_count(10), "needs 4 pages, and the cache has 3");
@@ -280,6 +283,32 @@ fn a_broken_request_is_its_own_error() {
         for options in [rows(usize::MAX), rows(i32::MAX as usize + 1 - PLACES)] {
             assert!(matches!(TextServer::<_, f32>::from_tensors(s, &file, options), Err(Error::Config(_))));
         }
+    });
+}
+
+/// A closure that panics has not ended its request: a later step calls it again.
+#[test]
+fn a_panic_loses_no_request() {
+    let (_, file) = model([1, 8]);
+    AnyStream::new(Device::cpu().unwrap()).unwrap().enter(|s| {
+        let mut server = TextServer::<_, f32>::from_tensors(s, &file, options()).unwrap();
+        let request = TextRequest::default().with_rows(3).with_prompt(vec![4, 2]).with_count(6).with_stop(vec![]);
+        let ticket = server.submit(request.clone()).unwrap();
+        let panics = catch_unwind(AssertUnwindSafe(|| server.step(|_, _| panic!("a panic of this test"))));
+        assert!(panics.is_err() && (server.waiting(), server.free_pages()) == (1, 12));
+        let again = server.submit(request).unwrap();
+        let mut called = Vec::new();
+        while !server.is_idle() {
+            server
+                .step(|ticket, to| {
+                    called.push(ticket);
+                    Ok(s.fill(to, 0.5)?)
+                })
+                .unwrap();
+        }
+        let texts = [server.finished().unwrap(), server.finished().unwrap()];
+        assert_eq!((called, texts.each_ref().map(|(of, _)| *of)), (vec![ticket, again], [ticket, again]));
+        assert_eq!(texts[0].1.as_ref().unwrap(), texts[1].1.as_ref().unwrap());
     });
 }
 

@@ -311,8 +311,16 @@ fn images_encoded_together_are_those_of_each_alone() {
                 let x = s.alloc(6 * inputs.max(width)).unwrap();
                 let mut image = s.alloc(2 * width).unwrap();
                 let (tokens, position) = (x.slice(..2 * inputs).unwrap(), x.slice(..4).unwrap());
-                for wrong in [&[0, 2][..], &[1], &[1, 2], &[], &[usize::MAX, 3]] {
-                    assert!(encoder.encode_batch(wrong, tokens, position, &mut image).is_err(), "{wrong:?}");
+                for (wrong, why) in [
+                    (&[0, 2][..], "images of [0, 2] rows"),
+                    (&[0], "images of [0] rows"),
+                    (&[], "images of [] rows"),
+                    (&[usize::MAX, 3], "images of [18446744073709551615, 3] rows"),
+                    (&[1], "`position` has 4 numbers, and not 2"),
+                    (&[1, 2], "`position` has 4 numbers, and not 6"),
+                ] {
+                    let error = encoder.encode_batch(wrong, tokens, position, &mut image).unwrap_err();
+                    assert!(error.to_string().contains(why), "{error}");
                 }
                 encoder.encode_batch(&[1, 1], tokens, position, &mut image).unwrap();
             })
@@ -391,7 +399,7 @@ fn what_makes_no_sense_is_an_error() {
         let error = model.generate(&vec![0.0; tokens], &vec![0.0; position], prompt, count).unwrap_err();
         assert!(matches!(error, Error::Batch(_)) && error.to_string().contains(why), "{error}");
     };
-    fails(0, 0, &[1], 1, "`position` has 0 numbers");
+    fails(0, 0, &[1], 1, "images of [0] rows");
     fails(4, 3, &[1], 1, "`position` has 3 numbers");
     fails(3, 4, &[1], 1, "`tokens` has 3 numbers, and not 4 for 2 rows");
     fails(4, 4, &[], 1, "a token at least");

@@ -398,7 +398,11 @@ impl<S: LiveBrand> WorkspaceOn<S> {
         if coupling.len() != weights.len() || balances.len() != predictor.len() {
             let given = format!("{} and {} numbers", coupling.len(), balances.len());
             let expected = format!("the {} and {} of the pipeline's own query", weights.len(), predictor.len());
-            return Err(Error::Parameter { name: "head", given, expected }.into());
+            let (name, given) = match repeated {
+                true => ("head", given),
+                false => ("queries", format!("{} of {given} together", queries.len())),
+            };
+            return Err(Error::Parameter { name, given, expected }.into());
         }
         for (data, range) in [(coupling, weights.clone()), (balances, predictor.clone())] {
             if !data.is_empty() {

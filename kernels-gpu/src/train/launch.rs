@@ -357,7 +357,7 @@ macro_rules! numbers {
             fn paged<S, L: Launch<S> + ?Sized>(on: &L, a: PagedAttention<'_, S, Self>) -> Result<(), L::Error> {
                 let [count, size] = a.heads;
                 let most = self::count(a.table.len()) / a.sequences.max(1);
-                let page = super::PAGE * count as usize * size.next_multiple_of(4).max(4) as usize;
+                let page = (super::PAGE * count as usize).saturating_mul((size as usize).next_multiple_of(4).max(4));
                 paged::$paged(
                     on, a.sequences, count, size, self::count(a.keys.len() / page.max(1)), most, scale(size), a.progress,
                     a.table, a.qkv.cast(), a.keys.cast(), a.values.cast(), a.out.cast_mut(),
@@ -614,7 +614,7 @@ pub fn products_with_two<S, L: Launch<S> + ?Sized>(
     let groups = rows.div_ceil(group(rows));
     let parts = start_of(parts, groups as usize * 2 * columns as usize);
     sums::products_with_two(on, rows, columns, group(rows), x, y, parts)?;
-    sums::add_groups(on, groups, 2 * columns, add, parts, sums)
+    sums::add_groups(on, groups, columns.saturating_mul(2), add, parts, sums)
 }
 
 /// Computes the gradients of weight and bias of a [`norm`] of `x`, [rows, columns], from that of

@@ -193,7 +193,7 @@ impl AskedPhotographs {
             ids: stream.alloc(ids)?,
             ends: stream.alloc(images + 1)?,
             question: stream.alloc(images)?,
-            query: stream.alloc(gate.map_or(0, |gate| gate.query_dim * images))?,
+            query: stream.alloc(gate.map_or(0, |gate| gate.query_dim.saturating_mul(images)))?,
             cu_patches,
             counts: [0; 2],
             of_all: None,

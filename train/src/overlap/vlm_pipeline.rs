@@ -56,7 +56,7 @@ impl Requests {
             pixels: s.alloc(pixels)?,
             tokens: s.alloc(tokens)?,
             position: s.alloc(positions)?,
-            image: s.alloc(rows * config.text_embed_dim)?,
+            image: s.alloc(rows.saturating_mul(config.text_embed_dim))?,
             requests: Vec::new(),
         };
         Ok(s.record(slot)?)
@@ -176,6 +176,13 @@ pub fn vlm_pipeline<A: LiveBrand, B: LiveBrand, E: Precision, D: Precision>(
         )));
     }
     let front = before.step(&encode, Activity::Compute, |_, _, batch| {
+        let (rows, room) = (batch.requests.iter().map(|request| request.rows), batch.image.len() / width);
+        let rows = rows.fold(0, usize::saturating_add);
+        if rows > room {
+            return Err(Error::Batch(format!(
+                "the images of a batch have {rows} rows, and its slot has room for {room}"
+            )));
+        }
         for place in 0..batch.requests.len() {
             let Range { start, end } = batch.rows(place);
             let ([tokens, position], [tokens_end, position_end]) =

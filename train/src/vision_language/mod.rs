@@ -192,10 +192,11 @@ impl VisionLanguageConfig {
         self.image_encoder.map_or(position / 2, |encoder| encoder.rows())
     }
 
-    /// Returns how many numbers of tokens, or pixels, and of positions images of so many rows have.
+    /// Returns how many numbers of tokens, or pixels, and of positions images of so many rows have,
+    /// or `usize::MAX` if there are more.
     pub(crate) fn image_numbers(&self, rows: usize) -> [usize; 2] {
-        let of_pixels = |encoder: EncoderConfig| [rows / encoder.rows().max(1) * encoder.pixels(), 0];
-        self.image_encoder.map_or([rows * self.input_dim, 2 * rows], of_pixels)
+        let of_pixels = |encoder: EncoderConfig| [(rows / encoder.rows().max(1)).saturating_mul(encoder.pixels()), 0];
+        self.image_encoder.map_or([self.input_dim, 2].map(|numbers| rows.saturating_mul(numbers)), of_pixels)
     }
 
     /// Checks a prompt, behind which `count` tokens are to be written.
@@ -208,8 +209,8 @@ impl VisionLanguageConfig {
         if let Some(id) = prompt.iter().find(|&&id| id < 0 || id as usize >= vocabulary) {
             return wrong(format!("the prompt has the id {id}, and there are {vocabulary}"));
         }
-        // The last token that is written is never read.
-        if prompt.len().checked_add(count).is_none_or(|all| all > places + 1) {
+        // The last token that is written is never read; all of the prompt is.
+        if prompt.len().checked_add(count.max(1)).is_none_or(|all| all > places + 1) {
             return wrong(format!("a prompt of {} and {count} tokens more need over {places} places", prompt.len()));
         }
         Ok(())
@@ -366,10 +367,10 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
     ) -> Result<()> {
         let VisionLanguageConfig { embed_dim: width, text_embed_dim: text_width, image_encoder, .. } = self.config;
         let (images, of_images) = (rows.len(), rows);
-        let wrong =
-            |&rows: &usize| rows == 0 && images > 1 || image_encoder.is_some_and(|encoder| rows != encoder.rows());
+        let wrong = |&rows: &usize| rows == 0 || image_encoder.is_some_and(|encoder| rows != encoder.rows());
         let all = of_images.iter().try_fold(0, |all: usize, &rows| all.checked_add(rows));
-        let Some(rows) = all.filter(|&all| i32::try_from(all).is_ok() && !of_images.iter().any(wrong)) else {
+        let fits = |&all: &usize| all > 0 && i32::try_from(all).is_ok() && !of_images.iter().any(wrong);
+        let Some(rows) = all.filter(fits) else {
             return Err(Error::Batch(format!("there are images of {of_images:?} rows")));
         };
         let [of_tokens, of_positions] = self.config.image_numbers(rows);
@@ -378,7 +379,7 @@ impl<S: LiveBrand, E: Precision> VisionEncoder<S, E> {
             ("tokens", tokens.len(), of_tokens),
             ("image", image.len(), rows * text_width),
         ] {
-            if rows == 0 || len != wanted {
+            if len != wanted {
                 return Err(Error::Batch(format!("`{name}` has {len} numbers, and not {wanted} for {rows} rows")));
             }
         }

@@ -425,7 +425,8 @@ impl<S: LiveBrand, E: Precision> TextServer<S, E> {
 
     /// Lets requests join as far as there is room, enqueues a token of each text, and reads the
     /// tokens of the step before. `image` writes the rows of the image of a request that joins,
-    /// [rows, `text_embed_dim`]; if it fails, the request ends with this error.
+    /// [rows, `text_embed_dim`]; if it fails, the request ends with this error, and if it panics,
+    /// the request stays the next one.
     ///
     /// # Errors
     /// The device failed, or has lost the memory in an earlier call; or there is no memory. Without
@@ -447,14 +448,16 @@ impl<S: LiveBrand, E: Precision> TextServer<S, E> {
     /// Lets the oldest request join if there is room. Returns whether it has left the queue.
     fn admit(&mut self, image: &mut impl FnMut(TextTicket, &mut DeviceSlice<S, f32>) -> Result<()>) -> Result<bool> {
         let slot = self.running.iter().position(Option::is_none);
-        let (Some(slot), Some((_, request))) = (slot, self.waiting.front()) else { return Ok(false) };
+        let (Some(slot), Some((ticket, request))) = (slot, self.waiting.front()) else { return Ok(false) };
         let needed = pages_of(request);
         let Some(kept) = self.free.len().checked_sub(needed) else { return Ok(false) };
         let Some((_, serving)) = &mut self.whole else { return Err(Error::Lost) };
         let rows =
             serving.image.slice_mut(..request.rows * self.config.text_embed_dim).map_err(thalweg::Error::from)?;
+        // The request waits until its image is there, so that a panic does not lose it.
+        let made = image(*ticket, rows);
         let Some((ticket, request)) = self.waiting.pop_front() else { return Ok(false) };
-        if let Err(error) = image(ticket, rows) {
+        if let Err(error) = made {
             self.finished.push_back((ticket, Err(error)));
             return Ok(true);
         }

@@ -442,6 +442,14 @@ fn texts_that_do_not_fit_are_refused() {
             let queries = [query(1), query(2), query(3)];
             assert!(slot.set_queries(s, &head(), &queries).is_err(), "{device}: a query more");
             assert!(slot.set_queries(s, &head(), &queries[..1]).is_err(), "{device}: a query less");
+            let mut plain = s.wait(AskedPhotographs::new(s, &pipeline, &PHOTOGRAPHS, 6, None).unwrap()).unwrap();
+            for queries in [&queries[..], &queries[..1], &[]] {
+                let error = plain.set_queries(s, &head(), queries).unwrap_err().to_string();
+                assert!(error.contains(&format!("queries is {} of ", queries.len())), "{device}: {error}");
+            }
+            plain.set_queries(s, &head(), &queries[1..]).unwrap();
+            let huge = Some(GateConfig::default().with_query_dim(usize::MAX));
+            assert!(AskedPhotographs::new(s, &pipeline, &PHOTOGRAPHS, 6, huge).is_err(), "{device}: long queries");
             let bare = Pipeline::new(device, TokenParams::default()).unwrap();
             assert!(AskedPhotographs::new(s, &bare, &PHOTOGRAPHS, 6, None).is_err(), "{device}: no query");
 

@@ -352,6 +352,8 @@ fn what_fails_leaves_the_rest() {
             b.enter(|write| {
                 let (mut encoder, mut server) = (encoder::<_, f32>(encode), server::<_, f32>(write, 4));
                 let mut slots = slots(&encoder, 2);
+                assert!(Requests::new(&encoder, 0, 0, usize::MAX).is_err());
+                let rows_of_broken = Cell::new(22);
                 let mut run = |refused: usize, broken: usize, stop: usize| {
                     // A stage that fails has lost its slot.
                     slots.extend((slots.len()..2).map(|_| Requests::new(&encoder, 0, 63, 21).unwrap()));
@@ -367,7 +369,7 @@ fn what_fails_leaves_the_rest() {
                             slot.requests.iter_mut().for_each(|r| (r.count, r.stop) = (5, vec![]));
                         }
                         if n == broken {
-                            slot.requests[0].rows = 22;
+                            slot.requests[0].rows = rows_of_broken.get();
                         }
                         Ok(())
                     });
@@ -394,9 +396,16 @@ fn what_fails_leaves_the_rest() {
                 assert!(matches!(&errors[..], [(4, 0, what)] if what.contains("id 30")), "{device}: {errors:?}");
                 assert!([0, 1, 3, 5].iter().all(|&n| texts[n] == wanted[n]), "{device}");
 
-                let (ended, texts, errors) = run(99, 4, 99);
-                assert!(ended.is_err() && errors.is_empty(), "{device}: {ended:?}, {errors:?}");
-                assert!(texts[..4] == wanted[..4] && texts[4].iter().all(Vec::is_empty), "{device}");
+                for rows in [22, usize::MAX] {
+                    rows_of_broken.set(rows);
+                    let (ended, texts, errors) = run(99, 4, 99);
+                    let why = ended.unwrap_err();
+                    assert!(
+                        why.contains("its slot has room for 21") && errors.is_empty(),
+                        "{device}: {why}, {errors:?}"
+                    );
+                    assert!(texts[..4] == wanted[..4] && texts[4].iter().all(Vec::is_empty), "{device}");
+                }
 
                 // With batch 4, requests of batch 5 still wait to join.
                 for stop in [1, 4] {
