@@ -288,7 +288,8 @@ impl<'a, R: Resource, X: From<Error>, C: Chain<R, X>> Stages<'a, R, X, C> {
         self.slots.recycle(slot);
     }
 
-    /// Returns the number of slots that no item has.
+    /// Returns the number of slots that are there and that no item has. A ring that makes its slots
+    /// when they are needed may have room for more.
     pub fn free(&self) -> usize {
         self.slots.len()
     }

@@ -206,7 +206,8 @@ impl AskedPhotographs {
 impl<S: LiveBrand> AskedPhotographsOn<S> {
     /// Enqueues the copies of the texts of a batch: `ids`, `text_cu_seqlens` and `question` are
     /// those of a [`TextBatch`]. The host waits for nothing. `answers` is the number of ids that
-    /// answer of all ranks together; without it each rank has as many as this one.
+    /// answer of all ranks together; without it each rank has as many as this one. The slot does
+    /// not know the model: an id that this does not have makes the loss NaN.
     ///
     /// # Errors
     /// The texts do not fit one another, the images or the slot, there is no memory, or the device

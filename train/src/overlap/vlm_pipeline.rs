@@ -92,7 +92,8 @@ impl<S: Brand> RequestsOn<S> {
 /// The server has other texts to write, there are no slots, a batch does not fit its slot or the
 /// encoder, there is no memory, the device failed, or a closure returned an error. After an error
 /// of a stage, `seen` still has the texts of the batches before. After any other one, the server
-/// has canceled the texts of this run.
+/// has canceled the texts of this run. After a panic of a closure, if it is caught, the server
+/// still has them, and refuses the next run until it has written them.
 ///
 /// ```
 /// use thalweg::overlap::stages;
