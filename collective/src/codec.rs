@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// The most bytes of a message of the store.
 pub(crate) const LONGEST: usize = 2 << 20;
 
+/// The bytes by which the memory for a message grows.
+const PART: usize = 16 << 10;
+
 /// The time that one side waits for the greeting of the other.
 pub(crate) const GREETING: Duration = Duration::from_secs(5);
 
@@ -49,7 +52,7 @@ pub(crate) fn read_body(from: &TcpStream, len: u32, deadline: Instant) -> io::Re
     let mut message = Vec::new();
     while message.len() < len {
         let at = message.len();
-        message.resize(len.min(at + (16 << 10)), 0);
+        message.resize(len.min(at + PART), 0);
         read(from, &mut message[at..], deadline)?;
     }
     Ok(message)

@@ -77,6 +77,9 @@ pub(crate) const ALIGNED: usize = 16;
 /// The words after each segment that a decoder may look at.
 const MARGIN: usize = 2;
 
+/// The words of the coefficients of a block, and of a quantization table: 16 bits for each.
+const BLOCK_WORDS: usize = 32;
+
 /// The largest number of blocks of a batch: their coefficients are counted in 32 bits.
 const MAX_BLOCKS: u64 = (1 << 31) / 64;
 
@@ -156,13 +159,40 @@ impl Room {
         }
     }
 
+    /// Returns why a file does not fit behind those before it. If the host is to decode it, takes
+    /// memory for its coefficients, and returns that and the number of its words.
+    fn admit(
+        &self,
+        header: &Header,
+        room: &Self,
+        take: impl FnOnce(usize) -> thalweg::Result<PinnedBuffer<u32>>,
+    ) -> thalweg::Result<Result<Option<(PinnedBuffer<u32>, usize)>, JpegError>> {
+        let fits = u64::from(self.blocks) + u64::from(room.blocks) <= MAX_BLOCKS
+            && self.words.saturating_add(room.words) <= MAX_WORDS;
+        if !fits {
+            return Ok(Err(JpegError::Broken { at: 0, what: "the batch is too large for one call" }));
+        }
+        if !header.many {
+            return Ok(Ok(None));
+        }
+        let words = BLOCK_WORDS * room.blocks as usize;
+        match take(step(words)) {
+            Ok(memory) => Ok(Ok(Some((memory, words)))),
+            // This file goes without; the others need not.
+            Err(
+                Error::PinnedBudget { .. } | Error::OutOfMemory { .. } | Error::Cuda { .. } | Error::TooLarge { .. },
+            ) => Ok(Err(JpegError::NoMemory)),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The words of each part.
     fn lengths(&self) -> [usize; 6] {
         [
             self.images * IMAGE_WORDS as usize,
             self.segments * SEGMENT_WORDS as usize,
             self.tables * TABLE_WORDS as usize,
-            self.quantizations * 32,
+            self.quantizations * BLOCK_WORDS,
             self.pieces,
             self.words,
         ]
@@ -176,7 +206,8 @@ fn distinct_tables(header: &Header) -> Vec<[usize; 2]> {
         return tables; // the kernels decode nothing
     }
     for component in &header.components {
-        for table in [[0, component.tables[0]], [1, component.tables[1]]] {
+        for (class, &number) in component.tables.iter().enumerate() {
+            let table = [class, number];
             if !tables.contains(&table) {
                 tables.push(table);
             }
@@ -232,6 +263,14 @@ impl Plan {
         let mut scan_bytes = 0;
         for (&ReservedFile { prefix, file }, parsed) in files.iter().zip(headers.iter_mut()) {
             rgb_bytes = usize::next_multiple_of(rgb_bytes + prefix, 16);
+            let mut own = None;
+            if let Ok((header, room)) = parsed {
+                let take = |words| from.as_ref().map_or_else(|| device.pinned(words), |pool| pool.take(words));
+                match totals.admit(header, room, take)? {
+                    Ok(memory) => own = memory,
+                    Err(error) => *parsed = Err((error, pixels(header))),
+                }
+            }
             let (header, room) = match parsed {
                 Ok(parsed) => parsed,
                 Err((error, pixels)) => {
@@ -240,34 +279,7 @@ impl Plan {
                     continue;
                 }
             };
-            let fits = u64::from(totals.blocks) + u64::from(room.blocks) <= MAX_BLOCKS
-                && totals.words.saturating_add(room.words) <= MAX_WORDS;
-            if !fits {
-                let error = JpegError::Broken { at: 0, what: "the batch is too large for one call" };
-                rgb_bytes += if keeps { pixels(header) } else { 0 };
-                *parsed = Err((error, 0));
-                places.push(Err(error));
-                continue;
-            }
-            if header.many {
-                let words = 32 * room.blocks as usize;
-                let memory =
-                    match from.as_ref().map_or_else(|| device.pinned(step(words)), |pool| pool.take(step(words))) {
-                        Ok(memory) => memory,
-                        // This file goes without; the others need not.
-                        Err(
-                            Error::PinnedBudget { .. }
-                            | Error::OutOfMemory { .. }
-                            | Error::Cuda { .. }
-                            | Error::TooLarge { .. },
-                        ) => {
-                            rgb_bytes += if keeps { pixels(header) } else { 0 };
-                            *parsed = Err((JpegError::NoMemory, 0));
-                            places.push(Err(JpegError::NoMemory));
-                            continue;
-                        }
-                        Err(error) => return Err(error),
-                    };
+            if let Some((memory, words)) = own {
                 decoded.push(Decoded { memory, words, first_block: totals.blocks as usize });
                 scan_bytes += file.len();
             }
@@ -515,7 +527,7 @@ impl Job<'_> {
         }
         let [factor_across, factor_down] = header.factors();
         let (mut first_block, mut plane) = (0, start.plane_bytes);
-        let records = image[16..].chunks_exact_mut(8).zip(quantization.chunks_exact_mut(32));
+        let records = image[16..].chunks_exact_mut(8).zip(quantization.chunks_exact_mut(BLOCK_WORDS));
         for (component, (record, table)) in header.components.iter().zip(records) {
             let packed = |class: usize| tables.iter().position(|t| *t == [class, component.tables[class]]).unwrap_or(0);
             let [wide, high] = component.blocks;

@@ -426,7 +426,7 @@ impl Device {
         }
         let mut elements = ManuallyDrop::new(elements);
         let bytes = size_of_val(elements.as_slice());
-        let Some(ptr) = NonNull::new(elements.as_mut_ptr().cast()).filter(|_| bytes > 0) else {
+        let Some(ptr) = NonNull::new(elements.as_mut_ptr().cast()).filter(|_| !elements.is_empty()) else {
             drop(ManuallyDrop::into_inner(elements));
             return Ok(None);
         };
