@@ -610,6 +610,25 @@ mod tests {
         assert_eq!((plan.totals.images, plan.parts.images.len()), (4, 4 * IMAGE_WORDS as usize));
     }
 
+    /// What comes before the data takes no room, and a block takes two bits at least.
+    #[test]
+    fn room_is_for_the_data() {
+        let mut file = gray(0xC0, &[[0, 63]]);
+        let comment = [&[0xFF, 0xFE, 0xF0, 0][..], &[0; 0xF000 - 2]].concat();
+        file.splice(2..2, comment);
+        let room = Room::of(&Header::parse(&file).unwrap(), &file).unwrap();
+        assert_eq!((room.words, room.pieces), (1 + 1 + MARGIN, 1 + 1), "of 3 bytes of data");
+        // Four blocks in one byte are as many as fit, and five are too many.
+        for (width, read) in [(32, Ok(())), (40, Err(JpegError::Truncated))] {
+            let mut file = gray(0xC0, &[[0, 63]]);
+            let frame = file.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
+            file[frame + 8] = width;
+            let files = [ReservedFile { prefix: 0, file: &file }];
+            let (_, places) = Plan::read(Device::cpu().unwrap(), &files, false, &mut Scratch::default()).unwrap();
+            assert_eq!(places[0].map(drop), read, "{width}");
+        }
+    }
+
     #[test]
     fn sizes_of_memory_come_in_steps() {
         assert_eq!([0, 1, 4096].map(step), [4096; 3]);

@@ -365,6 +365,20 @@ fn a_ring_waits_for_each_of_its_slots() {
 }
 
 #[test]
+fn a_ring_of_a_device_that_has_failed_keeps_its_slots() {
+    let device = Device::new_cpu().unwrap();
+    let mut ring = Ring::new(2, move || device.pinned::<u8>(1)).unwrap();
+    AnyStream::new(device).unwrap().enter(|s| {
+        let slot = s.wait(ring.acquire().unwrap()).unwrap();
+        ring.recycle(s.record(slot).unwrap());
+    });
+    device.poison("as asked");
+    // Of the two, one was never used, so nothing has to be asked for it.
+    assert!(matches!(ring.synchronize(), Err(Error::Poisoned { .. })));
+    assert_eq!(ring.len(), 2);
+}
+
+#[test]
 fn a_thread_has_another_stream_on_another_device() {
     let [a, b] = [(); 2].map(|()| Device::new_cpu().unwrap());
     let of = |device: Device| device.per_thread(|s| (s.device(), s.unique_id())).unwrap();

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use testkit::devices::{alone_on, devices, everywhere_and_seeded};
 use testkit::gate::Gate;
 use thalweg::{
-    Activity, AnyStream, Device, DeviceKind, Error, PinnedPool, StreamPool, Timeline, concurrency_check, stream_tags,
+    Activity, AnyStream, Device, DeviceKind, Error, Event, PinnedPool, StreamPool, TimedEvent, Timeline,
+    concurrency_check, stream_tags,
 };
 
 use super::{filled, lanes, not_yet, panics, soon};
@@ -97,6 +98,27 @@ fn a_host_function_may_not_call_into_a_device() {
             assert!(matches!(error, Error::InHostFunction), "{error}");
         }
     });
+}
+
+/// What a host function waits for may come after it on its own stream.
+#[test]
+fn a_host_function_does_not_wait_for_itself() {
+    let own = AnyStream::new(Device::new_cpu().unwrap()).unwrap();
+    let (give, given) = mpsc::channel::<(Event<()>, TimedEvent, TimedEvent)>();
+    let (tell, told) = mpsc::channel();
+    own.enter(|s| {
+        let calls = move || {
+            let (event, start, end) = given.recv().unwrap();
+            let waited = [event.synchronize().unwrap_err().error, end.synchronize().unwrap_err()];
+            tell.send((waited, end.elapsed(&start).unwrap_err())).unwrap();
+        };
+        s.launch_host(calls).unwrap();
+        give.send((s.record(()).unwrap(), s.timestamp().unwrap(), s.timestamp().unwrap())).unwrap();
+    });
+    let ([event, timed], elapsed) = told.recv().unwrap();
+    for error in [event, timed, elapsed] {
+        assert!(matches!(error, Error::InHostFunction), "{error}");
+    }
 }
 
 #[test]

@@ -250,5 +250,10 @@ mod tests {
             assert!((schedule.factor(step) - factor).abs() < 1e-12, "{step}: {}", schedule.factor(step));
         }
         assert_eq!([0, 100].map(|step| Schedule::Constant.factor(step)), [1.0, 1.0]);
+        // The fall has one step, or none.
+        for (steps, expected) in [(5, [1.0, 0.2]), (4, [1.0, 0.2]), (0, [1.0, 0.2])] {
+            let schedule = Schedule::Cosine { warmup_steps: 4, steps, end: 0.2 };
+            assert_eq!([4, 5].map(|step| schedule.factor(step)), expected, "{steps}");
+        }
     }
 }

@@ -390,6 +390,16 @@ fn an_input_is_only_read() {
     assert!(matches!(stored, Outcome::Found(Finding::ReadOnly { .. })), "{stored:?}");
 }
 
+/// A constant of the program is in no buffer, and its address has no tag.
+#[test]
+fn a_constant_is_only_read() {
+    let launch = Launch::new(4, 8, true);
+    let at = |address, access| outcome(|| _ = launch.checker.global(0, address, 4, 4, access, Location::caller()));
+    assert_eq!(at(AT + 4, Access::Read), Outcome::Fine);
+    assert!(matches!(at(AT + 4, Access::Write), Outcome::Found(Finding::NoBuffer { .. })));
+    assert!(matches!(at(AT + 2, Access::Read), Outcome::Found(Finding::Misaligned { .. })));
+}
+
 /// A load of several words is of memory that somebody wrote, in each word.
 #[test]
 fn each_word_of_a_load_was_written() {
