@@ -499,7 +499,7 @@ impl Job<'_> {
         let kinds = header.components.iter().zip(0u32..);
         let kinds = kinds.flat_map(|(c, i)| std::iter::repeat_n(i, (c.blocks[0] * c.blocks[1]) as usize));
         let kinds = kinds.zip(0..).fold(0, |word, (kind, place)| word | kind << (2 * place));
-        let (rgb, count) = (place.start as u64, header.components.len() as u32);
+        let ([rgb_low, rgb_high], count) = (halves(place.start as u64), header.components.len() as u32);
         image[..16].copy_from_slice(&[
             header.height,
             header.width,
@@ -515,8 +515,8 @@ impl Job<'_> {
             pieces as u32,
             start.tables as u32,
             start.quantizations as u32,
-            rgb as u32,
-            (rgb >> 32) as u32,
+            rgb_low,
+            rgb_high,
         ]);
 
         let tables = distinct_tables(header);
@@ -531,13 +531,14 @@ impl Job<'_> {
         for (component, (record, table)) in header.components.iter().zip(records) {
             let packed = |class: usize| tables.iter().position(|t| *t == [class, component.tables[class]]).unwrap_or(0);
             let [wide, high] = component.blocks;
+            let [plane_low, plane_high] = halves(plane);
             record.copy_from_slice(&[
                 wide,
                 high,
                 first_block,
                 packed(0) as u32 | (packed(1) as u32) << 16,
-                plane as u32,
-                (plane >> 32) as u32,
+                plane_low,
+                plane_high,
                 factor_across / wide,
                 factor_down / high,
             ]);
@@ -549,6 +550,11 @@ impl Job<'_> {
             }
         }
     }
+}
+
+/// The lower and the upper half of a number.
+fn halves(number: u64) -> [u32; 2] {
+    [number as u32, (number >> u32::BITS) as u32]
 }
 
 /// Copies the bytes from `at` up to the next marker, without stuffing. Returns where that marker
@@ -627,6 +633,11 @@ mod tests {
             let (_, places) = Plan::read(Device::cpu().unwrap(), &files, false, &mut Scratch::default()).unwrap();
             assert_eq!(places[0].map(drop), read, "{width}");
         }
+    }
+
+    #[test]
+    fn places_may_have_more_than_32_bits() {
+        assert_eq!(halves(0x1234_5678_9ABC_DEF0), [0x9ABC_DEF0, 0x1234_5678]);
     }
 
     #[test]
