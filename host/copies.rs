@@ -326,9 +326,9 @@ impl<S> Stream<S> {
             // The vector leaks if the wait fails, because the copy may still write to it.
             let mut to = ManuallyDrop::new(vec![T::zeroed(); from.len()]);
             let addr = to.as_mut_ptr().expose_provenance() as u64;
-            // SAFETY: [order] `to` has `from.len()` elements. It is neither touched nor freed before
-            // `synchronize` has succeeded, and by then the stream has passed the copy. `from` is
-            // ordered by this stream.
+            // SAFETY: [order] `to` has `from.len()` elements. It is neither touched nor freed
+            // before `synchronize` has succeeded, and by then the stream has passed the copy.
+            // `from` is ordered by this stream.
             let copied = unsafe { s.copy_to_host(addr, from.device_ptr(), from.byte_len()) };
             copied.and(s.synchronize()).map(|()| ManuallyDrop::into_inner(to))
         })?;

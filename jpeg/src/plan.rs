@@ -616,7 +616,7 @@ mod tests {
         assert_eq!((plan.totals.images, plan.parts.images.len()), (4, 4 * IMAGE_WORDS as usize));
     }
 
-    /// What comes before the data takes no room, and a block takes two bits at least.
+    /// Metadata before the data takes no room, and a block takes two bits at least.
     #[test]
     fn room_is_for_the_data() {
         let mut file = gray(0xC0, &[[0, 63]]);

@@ -241,7 +241,7 @@ impl Queue {
                     (Step::Done, _) => return,
                     (Step::Blocked, Command::Wait(event, ticket)) => event.block(*ticket),
                     (Step::Blocked, _) => {
-                        // The host's write of the word notifies nobody, so look again after a while.
+                        // The host's write of the word notifies nobody, so look again later.
                         thread::sleep(nap);
                         nap = (nap * 2).min(LONGEST_NAP);
                     }
