@@ -116,6 +116,9 @@ pub(crate) struct Room {
     pub(crate) plane_bytes: u64,
 }
 
+/// The memory for the coefficients that the host decodes, and the number of their words.
+type Admitted = Result<Option<(PinnedBuffer<u32>, usize)>, JpegError>;
+
 impl Room {
     /// Returns the memory that a file needs.
     fn of(header: &Header, file: &[u8]) -> Result<Self, JpegError> {
@@ -159,14 +162,14 @@ impl Room {
         }
     }
 
-    /// Returns why a file does not fit behind those before it. If the host is to decode it, takes
-    /// memory for its coefficients, and returns that and the number of its words.
+    /// Returns why a file does not fit behind those before it. Takes memory for its coefficients if
+    /// the host is to decode it.
     fn admit(
         &self,
         header: &Header,
         room: &Self,
         take: impl FnOnce(usize) -> thalweg::Result<PinnedBuffer<u32>>,
-    ) -> thalweg::Result<Result<Option<(PinnedBuffer<u32>, usize)>, JpegError>> {
+    ) -> thalweg::Result<Admitted> {
         let fits = u64::from(self.blocks) + u64::from(room.blocks) <= MAX_BLOCKS
             && self.words.saturating_add(room.words) <= MAX_WORDS;
         if !fits {
