@@ -322,7 +322,7 @@ impl<S> Stream<S> {
             self.copy_to_host(from, &mut staged)?;
             return Ok(self.record(staged)?.synchronize()?.to_vec());
         }
-        let to = self.call(|s| {
+        let (to, copied, waited) = self.call(|s| {
             // The vector leaks if the wait fails, because the copy may still write to it.
             let mut to = ManuallyDrop::new(vec![T::zeroed(); from.len()]);
             let addr = to.as_mut_ptr().expose_provenance() as u64;
@@ -330,8 +330,10 @@ impl<S> Stream<S> {
             // before `synchronize` has succeeded, and by then the stream has passed the copy.
             // `from` is ordered by this stream.
             let copied = unsafe { s.copy_to_host(addr, from.device_ptr(), from.byte_len()) };
-            copied.and(s.synchronize()).map(|()| ManuallyDrop::into_inner(to))
+            Ok((to, copied, s.synchronize()))
         })?;
+        self.device().seen(copied).and(self.device().seen(waited))?;
+        let to = ManuallyDrop::into_inner(to);
         self.device().check()?;
         Ok(to)
     }

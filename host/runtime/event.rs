@@ -43,6 +43,7 @@ impl EventCell {
         self.ask(EventHandle::synchronize)
     }
 
+    /// Calls the driver, if the device can be called.
     fn ask<T>(&self, call: impl FnOnce(&EventHandle) -> Result<T, Fault>) -> Result<T> {
         self.device.ensure_usable()?;
         let answer = self.device.seen(call(&self.handle))?;
