@@ -80,6 +80,9 @@ const MARGIN: usize = 2;
 /// The words of the coefficients of a block, and of a quantization table: 16 bits for each.
 const BLOCK_WORDS: usize = 32;
 
+/// The bytes of a piece.
+const PIECE_BYTES: usize = PIECE_BITS as usize / 8;
+
 /// The largest number of blocks of a batch: their coefficients are counted in 32 bits.
 const MAX_BLOCKS: u64 = (1 << 31) / 64;
 
@@ -142,7 +145,7 @@ impl Room {
             tables: distinct_tables(header).len(),
             quantizations: header.components.len(),
             // Each segment rounds up once.
-            pieces: bytes.div_ceil(PIECE_BITS as usize / 8) + segments,
+            pieces: bytes.div_ceil(PIECE_BYTES) + segments,
             words: bytes.div_ceil(4) + (1 + MARGIN) * segments,
             blocks,
             plane_bytes: 64 * u64::from(blocks),
@@ -635,6 +638,34 @@ mod tests {
             let files = [ReservedFile { prefix: 0, file: &file }];
             let (_, places) = Plan::read(Device::cpu().unwrap(), &files, false, &mut Scratch::default()).unwrap();
             assert_eq!(places[0].map(drop), read, "{width}");
+        }
+    }
+
+    /// Of three segments, the last one follows a marker that is not its own.
+    #[test]
+    fn restart_markers_come_in_turn() {
+        let read = |marker: u8| {
+            let mut file = gray(0xC0, &[[0, 63]]);
+            let at = |file: &[u8], marker: u8| file.windows(2).position(|pair| pair == [0xFF, marker]).unwrap();
+            let frame = at(&file, 0xC0);
+            file[frame + 8] = 24;
+            let (scan, end) = (at(&file, 0xDA), file.len() - 2);
+            file.splice(end..end, [0xFF, 0xD0, 0x3F, 0xFF, marker, 0x3F]);
+            file.splice(scan..scan, [0xFF, 0xDD, 0, 4, 0, 1]);
+            let files = [ReservedFile { prefix: 0, file: &file }];
+            let (_, places) = Plan::read(Device::cpu().unwrap(), &files, false, &mut Scratch::default()).unwrap();
+            places[0].map(drop)
+        };
+        assert_eq!(read(0xD1), Ok(()));
+        for (marker, why) in [
+            (0xD0, "a restart marker is missing"),
+            (0xD7, "a restart marker is missing"),
+            (0xD8, "a second image starts before the first one ends"),
+            (0xD9, "a restart marker is missing"),
+            (0xDA, "there is a scan after the last one"),
+        ] {
+            let refused = read(marker);
+            assert!(matches!(refused, Err(JpegError::Broken { what, .. }) if what == why), "{marker:x}: {refused:?}");
         }
     }
 

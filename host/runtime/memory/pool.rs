@@ -447,9 +447,7 @@ impl Device {
         // SAFETY: [free] `page_lock` registered the memory, and `once` has waited for all uses of
         // it.
         if self.ensure_usable().is_ok() && self.seen(unsafe { self.driver().host_unregister(memory.ptr) }).is_ok() {
-            (elements.0)();
-        } else {
-            std::mem::forget(elements);
+            (elements.0)(); // which otherwise leaves the vector in its `ManuallyDrop`
         }
     }
 
