@@ -266,14 +266,13 @@ impl<S> Stream<S> {
             self.copy_to_device(&staged, to)?;
             return self.synchronize();
         }
-        self.device().ensure_usable()?;
         let addr = from.as_ptr().expose_provenance() as u64;
         // SAFETY: [order] `from` is borrowed until `outlast` returns. By then the stream has passed
         // the copy, or the device can no longer run it. `equal_lengths` checked that `from` has
         // `byte_len` bytes, and `to` is ordered by this stream.
-        let copied = self.call(|s| unsafe { s.copy_to_device(to.device_ptr(), addr, to.byte_len()) });
-        let waited = self.outlast();
-        copied.and(waited).and_then(|()| self.device().check())
+        let copy = |s: StreamHandle| unsafe { s.copy_to_device(to.device_ptr(), addr, to.byte_len()) };
+        let (copied, waited) = self.call(|s| Ok((copy(s), self.outlast())))?;
+        self.device().seen(copied).and(waited).and_then(|()| self.device().check())
     }
 
     /// Waits until no work enqueued so far can touch memory that goes back to the caller.
@@ -323,16 +322,17 @@ impl<S> Stream<S> {
             self.copy_to_host(from, &mut staged)?;
             return Ok(self.record(staged)?.synchronize()?.to_vec());
         }
-        self.device().ensure_usable()?;
-        // The vector leaks if the wait fails, because the copy may still write to it.
-        let mut to = ManuallyDrop::new(vec![T::zeroed(); from.len()]);
-        let addr = to.as_mut_ptr().expose_provenance() as u64;
-        // SAFETY: [order] `to` has `from.len()` elements. It is neither touched nor freed before
-        // `synchronize` has succeeded, and by then the stream has passed the copy. `from` is
-        // ordered by this stream.
-        let copied = self.call(|s| unsafe { s.copy_to_host(addr, from.device_ptr(), from.byte_len()) });
-        let waited = self.call(StreamHandle::synchronize);
-        copied.and(waited)?;
+        let (to, copied, waited) = self.call(|s| {
+            // The vector leaks if the wait fails, because the copy may still write to it.
+            let mut to = ManuallyDrop::new(vec![T::zeroed(); from.len()]);
+            let addr = to.as_mut_ptr().expose_provenance() as u64;
+            // SAFETY: [order] `to` has `from.len()` elements. It is neither touched nor freed
+            // before `synchronize` has succeeded, and by then the stream has passed the copy.
+            // `from` is ordered by this stream.
+            let copied = unsafe { s.copy_to_host(addr, from.device_ptr(), from.byte_len()) };
+            Ok((to, copied, s.synchronize()))
+        })?;
+        self.device().seen(copied).and(self.device().seen(waited))?;
         let to = ManuallyDrop::into_inner(to);
         self.device().check()?;
         Ok(to)

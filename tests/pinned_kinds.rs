@@ -220,4 +220,6 @@ fn the_device_keeps_what_a_dropped_pool_has_kept() {
     assert!(pool.in_use() == 0 && kept >= 6000, "{kept}");
     drop(pool);
     assert_eq!((home.in_use(), home.cached()), (0, before + kept));
+    home.trim();
+    assert_eq!((home.in_use(), home.cached()), (0, 0), "what is counted is there");
 }

@@ -1311,6 +1311,24 @@ fn a_future_may_go_with_a_waker_that_panics() {
         assert_eq!(held.strong_count(), 1);
         drop(future);
         assert_eq!(held.strong_count(), 0);
+
+        // In a host function a future stays pending, and a later waker takes the place of the bomb.
+        let mut future = Box::pin(stream.record(()).unwrap().into_future());
+        stream.synchronize().unwrap();
+        let poll = move || {
+            let bomb = Arc::new(Bomb);
+            let held = Arc::downgrade(&bomb);
+            let waker = Waker::from(bomb);
+            assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            drop(waker);
+            while held.strong_count() > 1 {
+                thread::yield_now();
+            }
+            assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            assert_eq!(held.strong_count(), 0);
+        };
+        stream.launch_host(poll).unwrap();
+        stream.synchronize().unwrap();
     });
 }
 

@@ -381,6 +381,9 @@ fn metrics_of_traces_with_known_answers() {
     let far = metrics.clone().with_upload_limit(1_000_000_000, 50e9).advice;
     assert!(far.starts_with(&metrics.advice) && far.ends_with("20 % of the upload limit, 10.0 of 50.0 GB/s"), "{far}");
     assert_eq!(Trace::default().metrics().with_upload_limit(1, 1.0), Trace::default().metrics());
+    for none in [0.0, -1.0] {
+        assert_eq!(metrics.clone().with_upload_limit(1, none), metrics);
+    }
 
     // There are only kernels, and the host waits between them.
     let waiting: Trace = (0..10)

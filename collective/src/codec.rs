@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// The most bytes of a message of the store.
 pub(crate) const LONGEST: usize = 2 << 20;
 
+/// The bytes by which the memory for a message grows.
+const PART: usize = 16 << 10;
+
 /// The time that one side waits for the greeting of the other.
 pub(crate) const GREETING: Duration = Duration::from_secs(5);
 
@@ -32,15 +35,20 @@ pub(crate) fn read(mut from: &TcpStream, mut to: &mut [u8], deadline: Instant) -
     Ok(())
 }
 
+/// Reads so many bytes by the deadline.
+pub(crate) fn read_array<const N: usize>(from: &TcpStream, deadline: Instant) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    read(from, &mut bytes, deadline)?;
+    Ok(bytes)
+}
+
 /// Reads a message: its length in 4 bytes, and its bytes.
 pub(crate) fn read_message(from: &TcpStream, deadline: Instant) -> io::Result<Vec<u8>> {
-    let mut len = [0; 4];
-    read(from, &mut len, deadline)?;
-    read_body(from, u32::from_le_bytes(len), deadline)
+    read_body(from, u32::from_le_bytes(read_array(from, deadline)?), deadline)
 }
 
 /// Reads the bytes of a message of this length.
-pub(crate) fn read_body(from: &TcpStream, len: u32, deadline: Instant) -> io::Result<Vec<u8>> {
+fn read_body(from: &TcpStream, len: u32, deadline: Instant) -> io::Result<Vec<u8>> {
     let len = len as usize;
     if len > LONGEST {
         let why = format!("a message of {len} bytes: at most {LONGEST} are allowed");
@@ -49,7 +57,7 @@ pub(crate) fn read_body(from: &TcpStream, len: u32, deadline: Instant) -> io::Re
     let mut message = Vec::new();
     while message.len() < len {
         let at = message.len();
-        message.resize(len.min(at + (16 << 10)), 0);
+        message.resize(len.min(at + PART), 0);
         read(from, &mut message[at..], deadline)?;
     }
     Ok(message)
@@ -58,10 +66,7 @@ pub(crate) fn read_body(from: &TcpStream, len: u32, deadline: Instant) -> io::Re
 /// Writes a message.
 pub(crate) fn write_message(mut to: &TcpStream, message: &[u8]) -> io::Result<()> {
     let len = u32::try_from(message.len()).map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
-    let mut all = Vec::with_capacity(4 + message.len());
-    all.extend_from_slice(&len.to_le_bytes());
-    all.extend_from_slice(message);
-    to.write_all(&all)
+    to.write_all(&[&len.to_le_bytes(), message].concat())
 }
 
 /// Sets what every socket of this crate has.

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use crate::codec::read;
+use crate::codec::read_array;
 use crate::error::StoreError;
 use crate::lock;
 
@@ -172,13 +172,10 @@ impl UnauthenticatedPeer {
         let mut writer = socket;
         let here = nonce()?;
         writer.write_all(&[&MAGIC[..], &here].concat())?;
-        let mut said = [0; MAGIC.len() + NONCE + CODE];
         // The first bytes alone, so that an unauthenticated peer is refused before it has sent them
         // all.
-        let (magic, rest) = said.split_at_mut(MAGIC.len());
-        read(socket, magic, first)?;
-        expect_magic(magic)?;
-        read(socket, rest, whole)?;
+        expect_magic(read_array(socket, first)?)?;
+        let rest: [u8; NONCE + CODE] = read_array(socket, whole)?;
         let (there, proof) = rest.split_at(NONCE);
         if code(secret, b"client", purpose, &here, there).verify_slice(proof).is_err() {
             writer.write_all(&[0; 1 + CODE])?;
@@ -209,18 +206,16 @@ impl Drop for UnauthenticatedPeer {
 /// Greets on the side that made a connection. Returns once the other side has proved that it knows
 /// the secret.
 pub(crate) fn greet(socket: &TcpStream, secret: &[u8], purpose: &[u8], deadline: Instant) -> io::Result<()> {
-    let mut said = [0; MAGIC.len() + NONCE];
-    read(socket, &mut said, deadline)?;
-    let (magic, there) = said.split_at(MAGIC.len());
-    expect_magic(magic)?;
+    expect_magic(read_array(socket, deadline)?)?;
+    let there: [u8; NONCE] = read_array(socket, deadline)?;
     let here = nonce()?;
-    let proof = code(secret, b"client", purpose, there, &here).finalize().into_bytes();
+    let proof = code(secret, b"client", purpose, &there, &here).finalize().into_bytes();
     let mut writer = socket;
     writer.write_all(&[&MAGIC[..], &here, &proof].concat())?;
-    let mut answer = [0; 1 + CODE];
-    read(socket, &mut answer, deadline)?;
-    let proved = code(secret, b"server", purpose, there, &here).verify_slice(&answer[1..]);
-    if answer[0] != 1 || proved.is_err() {
+    let [said] = read_array(socket, deadline)?;
+    let proof: [u8; CODE] = read_array(socket, deadline)?;
+    let proved = code(secret, b"server", purpose, &there, &here).verify_slice(&proof);
+    if said != 1 || proved.is_err() {
         return Err(other_secret());
     }
     Ok(())
@@ -232,7 +227,7 @@ fn code(secret: &[u8], role: &[u8; 6], purpose: &[u8], server: &[u8], client: &[
     [&role[..], purpose, server, client].into_iter().fold(mac, |mac, part| mac.chain_update(part))
 }
 
-fn expect_magic(magic: &[u8]) -> io::Result<()> {
+fn expect_magic(magic: [u8; MAGIC.len()]) -> io::Result<()> {
     if magic == MAGIC {
         return Ok(());
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::background::{Job, background, wake};
 use super::device::{Device, DeviceKind};
 use super::sync_stats::HostWait;
-use crate::driver::{EventHandle, guard};
+use crate::driver::{EventHandle, Fault, guard};
 use crate::error::Result;
 use crate::lock;
 
@@ -40,10 +40,15 @@ impl EventCell {
 
     /// Waits on the host for the latest record.
     pub(crate) fn synchronize(&self) -> Result<()> {
+        self.ask(EventHandle::synchronize)
+    }
+
+    /// Calls the driver, if the device can be called.
+    fn ask<T>(&self, call: impl FnOnce(&EventHandle) -> Result<T, Fault>) -> Result<T> {
         self.device.ensure_usable()?;
-        self.device.seen(self.handle.synchronize())?;
+        let answer = self.device.seen(call(&self.handle))?;
         // Once more: a host function of the work before may have failed the device.
-        self.device.ensure_usable()
+        self.device.ensure_usable().map(|()| answer)
     }
 }
 
@@ -95,11 +100,7 @@ impl Lease {
 
     /// Whether the work before the record is done.
     pub(crate) fn query(&self) -> Result<bool> {
-        let device = self.device();
-        device.ensure_usable()?;
-        let done = device.seen(self.handle().is_complete())?;
-        // Once more: a host function of the work before may have failed the device.
-        device.ensure_usable().map(|()| done)
+        self.cell().ask(EventHandle::is_complete)
     }
 
     /// Whether the work before the record is done; false if that cannot be known.

@@ -127,14 +127,9 @@ impl StreamInner {
     #[track_caller]
     pub(crate) fn lease(&self) -> Result<Lease> {
         self.device.ensure_usable()?;
-        let cell = self.events.take(self.device)?;
-        match self.handle.record(cell.handle()) {
-            Ok(()) => Ok(Lease::new(cell)),
-            Err(fault) => {
-                self.events.recycle(cell);
-                self.device.seen(Err(fault))
-            }
-        }
+        let lease = Lease::new(self.events.take(self.device)?);
+        self.device.seen(self.handle.record(lease.handle()))?;
+        Ok(lease)
     }
 
     /// Makes the stream wait for an event, which may be of another device of the same kind.

@@ -77,6 +77,12 @@ pub(crate) const ALIGNED: usize = 16;
 /// The words after each segment that a decoder may look at.
 const MARGIN: usize = 2;
 
+/// The words of the coefficients of a block, and of a quantization table: 16 bits for each.
+const BLOCK_WORDS: usize = 32;
+
+/// The bytes of a piece.
+const PIECE_BYTES: usize = PIECE_BITS as usize / 8;
+
 /// The largest number of blocks of a batch: their coefficients are counted in 32 bits.
 const MAX_BLOCKS: u64 = (1 << 31) / 64;
 
@@ -113,6 +119,9 @@ pub(crate) struct Room {
     pub(crate) plane_bytes: u64,
 }
 
+/// The memory for the coefficients that the host decodes, and the number of their words.
+type Admitted = Result<Option<(PinnedBuffer<u32>, usize)>, JpegError>;
+
 impl Room {
     /// Returns the memory that a file needs.
     fn of(header: &Header, file: &[u8]) -> Result<Self, JpegError> {
@@ -136,7 +145,7 @@ impl Room {
             tables: distinct_tables(header).len(),
             quantizations: header.components.len(),
             // Each segment rounds up once.
-            pieces: bytes.div_ceil(PIECE_BITS as usize / 8) + segments,
+            pieces: bytes.div_ceil(PIECE_BYTES) + segments,
             words: bytes.div_ceil(4) + (1 + MARGIN) * segments,
             blocks,
             plane_bytes: 64 * u64::from(blocks),
@@ -156,13 +165,40 @@ impl Room {
         }
     }
 
+    /// Returns why a file does not fit behind those before it. Takes memory for its coefficients if
+    /// the host is to decode it.
+    fn admit(
+        &self,
+        header: &Header,
+        room: &Self,
+        take: impl FnOnce(usize) -> thalweg::Result<PinnedBuffer<u32>>,
+    ) -> thalweg::Result<Admitted> {
+        let fits = u64::from(self.blocks) + u64::from(room.blocks) <= MAX_BLOCKS
+            && self.words.saturating_add(room.words) <= MAX_WORDS;
+        if !fits {
+            return Ok(Err(JpegError::Broken { at: 0, what: "the batch is too large for one call" }));
+        }
+        if !header.many {
+            return Ok(Ok(None));
+        }
+        let words = BLOCK_WORDS * room.blocks as usize;
+        match take(step(words)) {
+            Ok(memory) => Ok(Ok(Some((memory, words)))),
+            // This file goes without; the others need not.
+            Err(
+                Error::PinnedBudget { .. } | Error::OutOfMemory { .. } | Error::Cuda { .. } | Error::TooLarge { .. },
+            ) => Ok(Err(JpegError::NoMemory)),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The words of each part.
     fn lengths(&self) -> [usize; 6] {
         [
             self.images * IMAGE_WORDS as usize,
             self.segments * SEGMENT_WORDS as usize,
             self.tables * TABLE_WORDS as usize,
-            self.quantizations * 32,
+            self.quantizations * BLOCK_WORDS,
             self.pieces,
             self.words,
         ]
@@ -176,7 +212,8 @@ fn distinct_tables(header: &Header) -> Vec<[usize; 2]> {
         return tables; // the kernels decode nothing
     }
     for component in &header.components {
-        for table in [[0, component.tables[0]], [1, component.tables[1]]] {
+        for (class, &number) in component.tables.iter().enumerate() {
+            let table = [class, number];
             if !tables.contains(&table) {
                 tables.push(table);
             }
@@ -232,6 +269,14 @@ impl Plan {
         let mut scan_bytes = 0;
         for (&ReservedFile { prefix, file }, parsed) in files.iter().zip(headers.iter_mut()) {
             rgb_bytes = usize::next_multiple_of(rgb_bytes + prefix, 16);
+            let mut own = None;
+            if let Ok((header, room)) = parsed {
+                let take = |words| from.as_ref().map_or_else(|| device.pinned(words), |pool| pool.take(words));
+                match totals.admit(header, room, take)? {
+                    Ok(memory) => own = memory,
+                    Err(error) => *parsed = Err((error, pixels(header))),
+                }
+            }
             let (header, room) = match parsed {
                 Ok(parsed) => parsed,
                 Err((error, pixels)) => {
@@ -240,34 +285,7 @@ impl Plan {
                     continue;
                 }
             };
-            let fits = u64::from(totals.blocks) + u64::from(room.blocks) <= MAX_BLOCKS
-                && totals.words.saturating_add(room.words) <= MAX_WORDS;
-            if !fits {
-                let error = JpegError::Broken { at: 0, what: "the batch is too large for one call" };
-                rgb_bytes += if keeps { pixels(header) } else { 0 };
-                *parsed = Err((error, 0));
-                places.push(Err(error));
-                continue;
-            }
-            if header.many {
-                let words = 32 * room.blocks as usize;
-                let memory =
-                    match from.as_ref().map_or_else(|| device.pinned(step(words)), |pool| pool.take(step(words))) {
-                        Ok(memory) => memory,
-                        // This file goes without; the others need not.
-                        Err(
-                            Error::PinnedBudget { .. }
-                            | Error::OutOfMemory { .. }
-                            | Error::Cuda { .. }
-                            | Error::TooLarge { .. },
-                        ) => {
-                            rgb_bytes += if keeps { pixels(header) } else { 0 };
-                            *parsed = Err((JpegError::NoMemory, 0));
-                            places.push(Err(JpegError::NoMemory));
-                            continue;
-                        }
-                        Err(error) => return Err(error),
-                    };
+            if let Some((memory, words)) = own {
                 decoded.push(Decoded { memory, words, first_block: totals.blocks as usize });
                 scan_bytes += file.len();
             }
@@ -487,7 +505,7 @@ impl Job<'_> {
         let kinds = header.components.iter().zip(0u32..);
         let kinds = kinds.flat_map(|(c, i)| std::iter::repeat_n(i, (c.blocks[0] * c.blocks[1]) as usize));
         let kinds = kinds.zip(0..).fold(0, |word, (kind, place)| word | kind << (2 * place));
-        let (rgb, count) = (place.start as u64, header.components.len() as u32);
+        let ([rgb_low, rgb_high], count) = (halves(place.start as u64), header.components.len() as u32);
         image[..16].copy_from_slice(&[
             header.height,
             header.width,
@@ -503,8 +521,8 @@ impl Job<'_> {
             pieces as u32,
             start.tables as u32,
             start.quantizations as u32,
-            rgb as u32,
-            (rgb >> 32) as u32,
+            rgb_low,
+            rgb_high,
         ]);
 
         let tables = distinct_tables(header);
@@ -515,17 +533,18 @@ impl Job<'_> {
         }
         let [factor_across, factor_down] = header.factors();
         let (mut first_block, mut plane) = (0, start.plane_bytes);
-        let records = image[16..].chunks_exact_mut(8).zip(quantization.chunks_exact_mut(32));
+        let records = image[16..].chunks_exact_mut(8).zip(quantization.chunks_exact_mut(BLOCK_WORDS));
         for (component, (record, table)) in header.components.iter().zip(records) {
             let packed = |class: usize| tables.iter().position(|t| *t == [class, component.tables[class]]).unwrap_or(0);
             let [wide, high] = component.blocks;
+            let [plane_low, plane_high] = halves(plane);
             record.copy_from_slice(&[
                 wide,
                 high,
                 first_block,
                 packed(0) as u32 | (packed(1) as u32) << 16,
-                plane as u32,
-                (plane >> 32) as u32,
+                plane_low,
+                plane_high,
                 factor_across / wide,
                 factor_down / high,
             ]);
@@ -537,6 +556,11 @@ impl Job<'_> {
             }
         }
     }
+}
+
+/// The lower and the upper half of a number.
+fn halves(number: u64) -> [u32; 2] {
+    [number as u32, (number >> u32::BITS) as u32]
 }
 
 /// Copies the bytes from `at` up to the next marker, without stuffing. Returns where that marker
@@ -596,6 +620,58 @@ mod tests {
         let numbers: Vec<_> = places.iter().map(|place| place.map(|place| place.number)).collect();
         assert_eq!(numbers, [Ok(0), Ok(1), Err(JpegError::NotJpeg), Ok(2), Ok(3)]);
         assert_eq!((plan.totals.images, plan.parts.images.len()), (4, 4 * IMAGE_WORDS as usize));
+    }
+
+    /// Metadata before the data takes no room, and a block takes two bits at least.
+    #[test]
+    fn room_is_for_the_data() {
+        let mut file = gray(0xC0, &[[0, 63]]);
+        let comment = [&[0xFF, 0xFE, 0xF0, 0][..], &[0; 0xF000 - 2]].concat();
+        file.splice(2..2, comment);
+        let room = Room::of(&Header::parse(&file).unwrap(), &file).unwrap();
+        assert_eq!((room.words, room.pieces), (1 + 1 + MARGIN, 1 + 1), "of 3 bytes of data");
+        // Four blocks in one byte are as many as fit, and five are too many.
+        for (width, read) in [(32, Ok(())), (40, Err(JpegError::Truncated))] {
+            let mut file = gray(0xC0, &[[0, 63]]);
+            let frame = file.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
+            file[frame + 8] = width;
+            let files = [ReservedFile { prefix: 0, file: &file }];
+            let (_, places) = Plan::read(Device::cpu().unwrap(), &files, false, &mut Scratch::default()).unwrap();
+            assert_eq!(places[0].map(drop), read, "{width}");
+        }
+    }
+
+    /// Of three segments, the last one follows a marker that is not its own.
+    #[test]
+    fn restart_markers_come_in_turn() {
+        let read = |marker: u8| {
+            let mut file = gray(0xC0, &[[0, 63]]);
+            let at = |file: &[u8], marker: u8| file.windows(2).position(|pair| pair == [0xFF, marker]).unwrap();
+            let frame = at(&file, 0xC0);
+            file[frame + 8] = 24;
+            let (scan, end) = (at(&file, 0xDA), file.len() - 2);
+            file.splice(end..end, [0xFF, 0xD0, 0x3F, 0xFF, marker, 0x3F]);
+            file.splice(scan..scan, [0xFF, 0xDD, 0, 4, 0, 1]);
+            let files = [ReservedFile { prefix: 0, file: &file }];
+            let (_, places) = Plan::read(Device::cpu().unwrap(), &files, false, &mut Scratch::default()).unwrap();
+            places[0].map(drop)
+        };
+        assert_eq!(read(0xD1), Ok(()));
+        for (marker, why) in [
+            (0xD0, "a restart marker is missing"),
+            (0xD7, "a restart marker is missing"),
+            (0xD8, "a second image starts before the first one ends"),
+            (0xD9, "a restart marker is missing"),
+            (0xDA, "there is a scan after the last one"),
+        ] {
+            let refused = read(marker);
+            assert!(matches!(refused, Err(JpegError::Broken { what, .. }) if what == why), "{marker:x}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn places_may_have_more_than_32_bits() {
+        assert_eq!(halves(0x1234_5678_9ABC_DEF0), [0x9ABC_DEF0, 0x1234_5678]);
     }
 
     #[test]

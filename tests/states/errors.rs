@@ -27,6 +27,7 @@ fn a_panicking_kernel_poisons_the_device_and_wakes_everybody() {
     };
     lanes(device, |a, b, c| {
         let pool = PinnedPool::new(device, 1 << 20);
+        let [start, end] = [(); 2].map(|()| a.timestamp().unwrap());
         let (mut x, y) = (filled(a, 100, 1), filled(b, 100, 1));
         let host = pool.take::<u32>(100).unwrap();
         let gate = Gate::closed(device); // This gate stays closed during the test.
@@ -66,6 +67,9 @@ fn a_panicking_kernel_poisons_the_device_and_wakes_everybody() {
             device.pinned::<u8>(1).unwrap_err(),
             AnyStream::new(device).unwrap_err(),
             third.is_complete().unwrap_err(),
+            a.timestamp().unwrap_err(),
+            end.synchronize().unwrap_err(),
+            end.elapsed(&start).unwrap_err(),
         ] {
             assert!(matches!(error, Error::Poisoned { .. }) && poisoned(&error), "{error}");
         }
@@ -362,6 +366,24 @@ fn a_ring_waits_for_each_of_its_slots() {
         ring.synchronize().unwrap();
     });
     assert_eq!(done.load(Ordering::Acquire), 2);
+}
+
+#[test]
+fn a_ring_of_a_device_that_has_failed_keeps_its_slots() {
+    let device = Device::new_cpu().unwrap();
+    let mut ring = Ring::new(2, move || device.pinned::<u8>(1)).unwrap();
+    AnyStream::new(device).unwrap().enter(|s| {
+        let slot = s.wait(ring.acquire().unwrap()).unwrap();
+        let gate = Gate::closed(device);
+        gate.hold(s);
+        ring.recycle(s.record(slot).unwrap());
+        device.poison("as asked");
+        // One of the two was never used, so nothing has to be asked for it. The other one is still
+        // in use, and nobody waits for that.
+        assert!(matches!(ring.synchronize(), Err(Error::Poisoned { .. })));
+        assert_eq!(ring.len(), 2);
+        gate.open();
+    });
 }
 
 #[test]

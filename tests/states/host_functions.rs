@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use testkit::devices::{alone_on, devices, everywhere_and_seeded};
 use testkit::gate::Gate;
 use thalweg::{
-    Activity, AnyStream, Device, DeviceKind, Error, PinnedPool, StreamPool, Timeline, concurrency_check, stream_tags,
+    Activity, AnyStream, Device, DeviceKind, Error, Event, PinnedPool, StreamPool, TimedEvent, Timeline,
+    concurrency_check, stream_tags,
 };
 
 use super::{filled, lanes, not_yet, panics, soon};
@@ -97,6 +98,33 @@ fn a_host_function_may_not_call_into_a_device() {
             assert!(matches!(error, Error::InHostFunction), "{error}");
         }
     });
+}
+
+/// A host function would wait for ever for what comes after it on its own stream.
+#[test]
+fn a_host_function_does_not_wait_for_itself() {
+    stream_tags!(Own);
+    let own = Device::new_cpu().unwrap().stream::<Own>().unwrap();
+    let mut x = filled(own, 4, 1);
+    let (give, given) = mpsc::channel::<(Event<()>, TimedEvent, TimedEvent)>();
+    let (tell, told) = mpsc::channel();
+    own.launch_host(move || {
+        let (event, start, end) = given.recv().unwrap();
+        let errors = [
+            event.synchronize().unwrap_err().error,
+            end.synchronize().unwrap_err(),
+            end.elapsed(&start).unwrap_err(),
+            own.write_blocking(&[1; 4], &mut x).unwrap_err(),
+            own.read_blocking(&x).unwrap_err(),
+            own.synchronize().unwrap_err(),
+        ];
+        tell.send(errors).unwrap();
+    })
+    .unwrap();
+    give.send((own.record(()).unwrap(), own.timestamp().unwrap(), own.timestamp().unwrap())).unwrap();
+    for error in told.recv().unwrap() {
+        assert!(matches!(error, Error::InHostFunction), "{error}");
+    }
 }
 
 #[test]

@@ -35,6 +35,20 @@ fn wait_waits() {
 }
 
 #[test]
+fn follow_waits() {
+    everywhere_and_seeded(|device| {
+        lanes(device, |a, b, _| {
+            let gate = Gate::closed(device);
+            gate.hold(&a);
+            b.follow(&a).unwrap();
+            not_yet("the end", || b.is_complete().unwrap());
+            gate.open();
+            soon("the end", || b.is_complete().unwrap());
+        });
+    });
+}
+
+#[test]
 fn hand_waits() {
     everywhere_and_seeded(|device| {
         lanes(device, |a, b, c| {

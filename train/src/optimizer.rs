@@ -218,7 +218,28 @@ impl AdamW {
 
 #[cfg(test)]
 mod tests {
-    use super::Schedule;
+    use thalweg::{Device, stream_tags};
+
+    use super::{AdamW, AdamWStateOn, Schedule, WeightsOn};
+
+    /// The first step is the learning rate, against the sign of the gradient, and the decay.
+    #[test]
+    fn a_step_changes_every_weight() {
+        stream_tags!(Train);
+        let s = Device::cpu().unwrap().stream::<Train>().unwrap();
+        let options = AdamW::default().with_lr(0.1).with_weight_decay(0.5);
+        for clip in [None, Some(1e-3)] {
+            let mut parameters = WeightsOn::<_, f32>::new(&s, &[1.0, 2.0, 4.0]).unwrap();
+            let mut state = AdamWStateOn::new(&s, 3).unwrap();
+            let gradient = s.upload_blocking(&[0.5, -3.0, 0.25]).unwrap();
+            let options = AdamW { max_grad_norm: clip, ..options };
+            options.step(&s, 0, &gradient, &mut parameters, &mut state).unwrap();
+            let weights = s.read_blocking(parameters.values()).unwrap();
+            for (weight, expected) in weights.iter().zip([0.85, 2.0, 3.7]) {
+                assert!((weight - expected).abs() < 1e-4, "{clip:?}: {weights:?}");
+            }
+        }
+    }
 
     #[test]
     fn a_schedule_warms_up_in_a_line_and_falls_as_a_cosine() {
@@ -229,5 +250,10 @@ mod tests {
             assert!((schedule.factor(step) - factor).abs() < 1e-12, "{step}: {}", schedule.factor(step));
         }
         assert_eq!([0, 100].map(|step| Schedule::Constant.factor(step)), [1.0, 1.0]);
+        // The fall has one step, or none.
+        for (steps, expected) in [(5, [1.0, 0.2]), (4, [1.0, 0.2]), (0, [1.0, 0.2])] {
+            let schedule = Schedule::Cosine { warmup_steps: 4, steps, end: 0.2 };
+            assert_eq!([4, 5].map(|step| schedule.factor(step)), expected, "{steps}");
+        }
     }
 }

@@ -174,8 +174,7 @@ fn admit(socket: &TcpStream, unauthenticated: UnauthenticatedPeer, secret: &[u8]
     socket.set_nonblocking(false)?;
     codec::prepare(socket)?;
     unauthenticated.authenticate(socket, secret, b"peer", |_| Ok(()))?;
-    let mut rank = [0; 8];
-    codec::read(socket, &mut rank, deadline)?;
+    let rank = codec::read_array(socket, deadline)?;
     usize::try_from(u64::from_le_bytes(rank)).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 

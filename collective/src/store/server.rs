@@ -140,14 +140,11 @@ impl Shared {
         codec::prepare(socket)?;
         unauthenticated.authenticate(socket, &self.secret, b"store", |kept| self.admit(id, kept))?;
         loop {
-            let mut len = [0; 4];
             // Between requests a connection may be idle for as long as it likes.
             if !arrives(socket)? {
                 return Ok(());
             }
-            let deadline = Instant::now() + GREETING;
-            codec::read(socket, &mut len, deadline)?;
-            let message = codec::read_body(socket, u32::from_le_bytes(len), deadline)?;
+            let message = codec::read_message(socket, Instant::now() + GREETING)?;
             let request = Request::decode(&message);
             let request =
                 request.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "a request of no known form"))?;

@@ -24,9 +24,9 @@ pub(crate) enum Pattern {
 impl Pattern {
     pub(crate) fn size(self) -> usize {
         match self {
-            Self::U8(_) => 1,
-            Self::U16(_) => 2,
-            Self::U32(_) => 4,
+            Self::U8(v) => size_of_val(&v),
+            Self::U16(v) => size_of_val(&v),
+            Self::U32(v) => size_of_val(&v),
         }
     }
 }

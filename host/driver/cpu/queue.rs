@@ -12,6 +12,10 @@ use crate::driver::sync::{Condvar, Mutex, lock, sleep};
 use crate::driver::trace;
 use crate::driver::work_log::{self, Done};
 
+/// The times between two looks at a word of the host.
+const FIRST_NAP: Duration = Duration::from_micros(10);
+const LONGEST_NAP: Duration = Duration::from_micros(640);
+
 /// A stream of commands, which run in the order in which they were enqueued.
 ///
 /// On threads, enqueueing returns at once; on a seeded schedule it may run commands first. A queue
@@ -200,15 +204,14 @@ impl Queue {
     pub(super) fn work(&self, until: u64) {
         let mut state = lock(&self.state);
         while state.completed < until {
-            let Some(mut command) = state.commands.pop_front() else {
+            let Some(command) = state.commands.pop_front() else {
                 state.sleeping = true;
                 state = sleep(&self.work, state);
                 state.sleeping = false;
                 continue;
             };
             drop(state);
-            self.logged(&mut command, |command| self.carry_out(command));
-            drop(command);
+            self.carry_out(command);
             state = lock(&self.state);
             state.completed += 1;
             if state.completed >= state.awaited {
@@ -230,20 +233,22 @@ impl Queue {
         result
     }
 
-    fn carry_out(&self, command: &mut Command) {
-        let mut naps = 0;
-        loop {
-            match (command.step(self.cpu, None), &*command) {
-                (Step::Done, _) => return,
-                (Step::Blocked, Command::Wait(event, ticket)) => event.block(*ticket),
-                (Step::Blocked, _) => {
-                    // The host's write of the word notifies nobody, so look again after a while.
-                    thread::sleep(Duration::from_micros(10 << naps.min(6)));
-                    naps += 1;
+    fn carry_out(&self, mut command: Command) {
+        let mut nap = FIRST_NAP;
+        self.logged(&mut command, |command| {
+            loop {
+                match (command.step(self.cpu, None), &*command) {
+                    (Step::Done, _) => return,
+                    (Step::Blocked, Command::Wait(event, ticket)) => event.block(*ticket),
+                    (Step::Blocked, _) => {
+                        // The host's write of the word notifies nobody, so look again later.
+                        thread::sleep(nap);
+                        nap = (nap * 2).min(LONGEST_NAP);
+                    }
+                    (Step::Part, _) => {}
                 }
-                (Step::Part, _) => {}
             }
-        }
+        });
     }
 
     /// Runs one step of the first command, for the seeded schedule. The command is out of the queue
@@ -254,8 +259,6 @@ impl Queue {
         let mut state = lock(&self.state);
         if result == Step::Done {
             state.completed += 1;
-            drop(state);
-            drop(command);
         } else {
             state.commands.push_front(command);
         }

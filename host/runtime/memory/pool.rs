@@ -411,7 +411,6 @@ impl Device {
     }
 
     fn new_pinned(self, bytes: usize, combined: bool) -> Result<NonNull<u8>> {
-        self.ensure_usable()?;
         self.seen(self.driver().host_alloc(bytes, combined))
     }
 
@@ -426,7 +425,7 @@ impl Device {
         }
         let mut elements = ManuallyDrop::new(elements);
         let bytes = size_of_val(elements.as_slice());
-        let Some(ptr) = NonNull::new(elements.as_mut_ptr().cast()).filter(|_| bytes > 0) else {
+        let Some(ptr) = NonNull::new(elements.as_mut_ptr().cast()).filter(|_| !elements.is_empty()) else {
             drop(ManuallyDrop::into_inner(elements));
             return Ok(None);
         };
@@ -448,9 +447,7 @@ impl Device {
         // SAFETY: [free] `page_lock` registered the memory, and `once` has waited for all uses of
         // it.
         if self.ensure_usable().is_ok() && self.seen(unsafe { self.driver().host_unregister(memory.ptr) }).is_ok() {
-            (elements.0)();
-        } else {
-            std::mem::forget(elements);
+            (elements.0)(); // which otherwise leaves the vector in its `ManuallyDrop`
         }
     }
 

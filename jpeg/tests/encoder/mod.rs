@@ -219,7 +219,8 @@ pub(crate) fn encode_as(kind: &Kind, layout: &Layout) -> Vec<u8> {
     for scan in if layout.scans.is_empty() { &whole } else { &layout.scans } {
         file.extend(&layout.before_scan);
         let mut header = vec![scan.len() as u8];
-        scan.iter().for_each(|&i| header.extend([id(i), u8::from(i > 0) * 0x11]));
+        // The first component has DC table 0 and AC table 1, and the others the other way round.
+        scan.iter().for_each(|&i| header.extend([id(i), if i > 0 { 0x10 } else { 0x01 }]));
         header.extend([0, 63, 0]);
         segment(&mut file, 0xDA, &header);
         // The units of the scan: component and block of each of their blocks.
@@ -249,7 +250,7 @@ pub(crate) fn encode_as(kind: &Kind, layout: &Layout) -> Vec<u8> {
             }
             for &(i, block) in unit {
                 let table = usize::from(i > 0);
-                bits.block(&all[i][block], &mut last[i], &dc[table], &ac[table]);
+                bits.block(&all[i][block], &mut last[i], &dc[table], &ac[1 - table]);
             }
         }
         bits.align();

@@ -147,7 +147,10 @@ fn cargo(tree: &Tree, tests: &BTreeSet<(String, String)>) -> Result<(bool, Vec<V
         };
     }
     // A kernel with a mutation in it would be built for GPUs again, and no GPU runs it.
-    command.env("THALWEG_PTX", "none").env("CARGO_TARGET_DIR", tree.root.join("target"));
+    command.env("THALWEG_PTX", "none");
+    // A build folder of its own: in one with the repository, cargo takes the crates of the copy for
+    // those of the repository, and tests these from then on.
+    command.env("CARGO_TARGET_DIR", tree.root.join("target/mutations"));
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") || text == "LD_LIBRARY_PATH" {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use super::record::Record;
+use super::record::{Record, WARP};
 
 /// A set of accesses: those before a tick of a thread, a warp or a block. A thread that acquires it
 /// is ordered after them.
@@ -28,10 +28,10 @@ pub(super) struct Past {
 impl Clock {
     /// Whether the access is in the set.
     pub(super) fn knows(&self, access: Record) -> bool {
-        let (block, rank, tick) = (access.block(), access.rank(), access.tick());
+        let (block, tick) = (access.block(), access.tick());
         self.blocks.get(&block).is_some_and(|t| tick < *t)
-            || self.warps.get(&(block, rank / 32)).is_some_and(|t| tick < *t)
-            || self.threads.get(&(block, rank)).is_some_and(|t| tick < *t)
+            || self.warps.get(&(block, access.warp())).is_some_and(|t| tick < *t)
+            || self.threads.get(&(block, access.rank())).is_some_and(|t| tick < *t)
     }
 
     /// Adds the accesses of another set.
@@ -45,7 +45,7 @@ impl Clock {
     pub(super) fn add(&mut self, past: Past) {
         let Past { block, rank, of_block, of_warp, own } = past;
         raise(&mut self.threads, (block, rank), own);
-        raise(&mut self.warps, (block, rank / 32), of_warp);
+        raise(&mut self.warps, (block, rank / WARP), of_warp);
         raise(&mut self.blocks, block, of_block);
     }
 }

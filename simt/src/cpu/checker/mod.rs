@@ -37,7 +37,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use clock::{Clock, Past};
 pub use finding::{Finding, Other, Use};
 use memory::Flags;
-use record::{Atomicity, LIMIT, Record, Region, note};
+use record::{Atomicity, LAST, Record, Region, WARP, note};
 
 use super::monitor::{Access, Kind, Order, Scope};
 use crate::host::Parameter;
@@ -111,7 +111,7 @@ impl Now {
             block,
             tick: 1,
             barrier: 0,
-            warps: vec![0; threads.div_ceil(32) as usize],
+            warps: vec![0; threads.div_ceil(WARP) as usize],
             known: HashMap::new(),
             seen: HashMap::new(),
             fenced: HashMap::new(),
@@ -122,11 +122,11 @@ impl Now {
     #[inline]
     fn is_after(&self, access: Record, rank: u32) -> bool {
         if access.block() == self.block {
-            let other = access.rank();
-            if other == rank || access.tick() < self.barrier {
+            let (warp, tick) = (rank / WARP, access.tick());
+            if access.rank() == rank || tick < self.barrier {
                 return true;
             }
-            if other / 32 == rank / 32 && access.tick() < self.warps[rank as usize / 32] {
+            if access.warp() == warp && tick < self.warps[warp as usize] {
                 return true;
             }
         }
@@ -140,14 +140,14 @@ impl Now {
             block: self.block,
             rank,
             of_block: self.barrier,
-            of_warp: self.warps[rank as usize / 32],
+            of_warp: self.warps[(rank / WARP) as usize],
             own: self.tick + 1,
         });
         clock
     }
 
     fn advance(&mut self) -> u32 {
-        self.tick = (self.tick + 1).min(LIMIT - 1);
+        self.tick = (self.tick + 1).min(LAST);
         self.tick
     }
 
@@ -304,7 +304,7 @@ impl Checker {
     pub(super) fn warp_barrier(&self, warp: u32) {
         let now = &mut self.state.borrow_mut().now;
         now.warps[warp as usize] = now.advance();
-        now.pool(32 * warp..32 * warp + 32);
+        now.pool(WARP * warp..WARP * warp + WARP);
     }
 
     /// Notes that the lanes of a mask met at a barrier of their own.
@@ -313,7 +313,7 @@ impl Checker {
             return self.warp_barrier(warp);
         }
         let now = &mut self.state.borrow_mut().now;
-        let lanes = || (0..32).filter(|lane| mask >> lane & 1 == 1).map(|lane| 32 * warp + lane);
+        let lanes = || (0..WARP).filter(|lane| mask >> lane & 1 == 1).map(|lane| WARP * warp + lane);
         let mut all = Clock::default();
         lanes().for_each(|rank| all.join(&now.past(rank)));
         lanes().for_each(|rank| now.known.entry(rank).or_default().join(&all));

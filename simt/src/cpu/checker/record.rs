@@ -1,5 +1,7 @@
 //! Accesses to a piece of memory, as the shadow memory keeps them.
 
+use crate::cpu::warp;
+
 /// An access: who made it and when. 0 stands for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record(u64);
@@ -9,8 +11,11 @@ const BLOCK: u32 = 36;
 const ATOMIC: u64 = 1 << 62;
 const IN_BLOCK: u64 = 1 << 63;
 
-/// The most blocks and ticks that records tell apart.
-pub(super) const LIMIT: u32 = 1 << 26;
+/// The threads of a warp.
+pub(super) const WARP: u32 = warp::WARP as u32;
+
+/// The largest block and tick that records tell apart.
+pub(super) const LAST: u32 = (1 << 26) - 1;
 
 /// The set of other accesses that may conflict with an atomic one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,13 +45,16 @@ impl Record {
         self == Self::NONE
     }
     pub(super) fn tick(self) -> u32 {
-        self.0 as u32 & (LIMIT - 1)
+        self.0 as u32 & LAST
     }
     pub(super) fn rank(self) -> u32 {
         (self.0 >> RANK) as u32 & 1023
     }
+    pub(super) fn warp(self) -> u32 {
+        self.rank() / WARP
+    }
     pub(super) fn block(self) -> u32 {
-        (self.0 >> BLOCK) as u32 & (LIMIT - 1)
+        (self.0 >> BLOCK) as u32 & LAST
     }
     pub(super) fn is_atomic(self) -> bool {
         self.0 & ATOMIC != 0
@@ -85,7 +93,7 @@ pub(super) struct Cell {
 /// one too. If three accesses are not ordered, this keeps the new one, and the one that differs
 /// most from it in its block or its warp.
 pub(super) fn note(kept: &mut [Record; 2], lines: &mut [u16; 2], new: (Record, u16), ordered: impl Fn(Record) -> bool) {
-    let far = |r: Record| (r.block() != new.0.block(), r.rank() / 32 != new.0.rank() / 32);
+    let far = |r: Record| (r.block() != new.0.block(), r.warp() != new.0.warp());
     let live = |r: Record| !r.is_none() && (!ordered(r) || r.meets_fewer(new.0));
     let second = match (live(kept[0]), live(kept[1])) {
         (true, true) if far(kept[1]) > far(kept[0]) => Some(1),

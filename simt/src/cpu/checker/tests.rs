@@ -390,6 +390,27 @@ fn an_input_is_only_read() {
     assert!(matches!(stored, Outcome::Found(Finding::ReadOnly { .. })), "{stored:?}");
 }
 
+/// A constant of the program is in no buffer, and its address has no tag.
+#[test]
+fn a_constant_is_only_read() {
+    let launch = Launch::new(4, 8, true);
+    let at = |address, access| outcome(|| _ = launch.checker.global(0, address, 4, 4, access, Location::caller()));
+    assert_eq!(at(AT + 4, Access::Read), Outcome::Fine);
+    assert!(matches!(at(AT + 4, Access::Write), Outcome::Found(Finding::NoBuffer { .. })));
+    assert!(matches!(at(AT + 2, Access::Read), Outcome::Found(Finding::Misaligned { .. })));
+}
+
+/// A report counts elements from the start of the buffer, or of the window.
+#[test]
+fn a_report_names_the_element() {
+    let launch = Launch::new(4, 8, false);
+    let stored = launch.global(0, 12, 4, Access::Write);
+    assert_eq!(stored, Outcome::Found(Finding::ReadOnly { memory: "element 3 of `x`".into() }));
+    let loaded = outcome(|| launch.checker.shared(0, (8, 3, 4), 4, Access::Read, Location::caller()));
+    let memory = "element 3 of the window at byte 8 of shared memory".into();
+    assert_eq!(loaded, Outcome::Found(Finding::Unwritten { memory }));
+}
+
 /// A load of several words is of memory that somebody wrote, in each word.
 #[test]
 fn each_word_of_a_load_was_written() {
