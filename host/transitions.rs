@@ -139,9 +139,10 @@ impl<S> Stream<S> {
     /// let (work, other) = (gpu.stream::<Work>()?, gpu.stream::<Other>()?);
     /// let mut x = other.alloc::<u8>(1 << 20)?;
     /// other.fill(&mut x, 1)?;
+    /// let x = other.record(x)?;
     /// work.follow(&other)?;
     /// work.synchronize()?;
-    /// assert!(other.is_complete()?);
+    /// assert!(x.is_complete()?);
     /// # Ok::<(), thalweg::Error>(())
     /// ```
     ///
