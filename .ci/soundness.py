@@ -11,7 +11,8 @@ usage: .ci/soundness.py [--list]
 - The page names each rule of proof/theorem/Races.v and no other.
 - The table of docs/broken-rules.md names each broken rule of proof/theorem/check.py, of proof/model/src/cases.rs and of
   tests/broken_rules.py, in the column of that check, and no other. Its programs of `tests/ui` are there. Each row has a
-  check that rejects the rule, and each rule of the model has as many transitions as its program.
+  check that rejects the rule, and each rule of the model has as many transitions as its program. Each rule of
+  tests/broken_rules.py finds the text that it changes.
 
 `--list` prints how many blocks have which name.
 """
@@ -146,6 +147,9 @@ def check_broken(page):
         "log checker": re.findall(r'^    "(.+?)": \($', changes[changes.index("RULES = {") : changes.index("ORDER = {")], re.M),
         "loom and shuttle": re.findall(r'^    "(.+?)": \($', changes[changes.index("ORDER = {") :], re.M),
     }
+    applied = subprocess.run([sys.executable, "tests/broken_rules.py", "--list"], cwd=ROOT, capture_output=True, text=True)
+    if applied.returncode:
+        wrong.append(f"tests/broken_rules.py: {applied.stderr.strip()}")
     free = re.findall(r'name: "([^"]+)"', cases)
     if not free or not all(lists.values()):
         sys.exit("no rules were found: the form of the files has changed")

@@ -64,10 +64,10 @@ RULES = {
         "transitions.rs", "        Ok(stream.record(self)?.synchronize()?)",
         "        if BROKEN { let idle = self.into_leaf(); trace::idle(\"synchronize\", &idle); return Ok(idle); }\n        Ok(stream.record(self)?.synchronize()?)"),
     "lease: no record": (
-        "runtime/stream.rs", "match self.handle.record(cell.handle()) {", "match if BROKEN { Ok(()) } else { self.handle.record(cell.handle()) } {"),
+        "runtime/stream.rs", "seen(self.handle.record(lease.handle()))?", "seen(if BROKEN { Ok(()) } else { self.handle.record(lease.handle()) })?"),
     "lease: a record of another stream": (
-        "runtime/stream.rs", "else { self.handle.record(cell.handle()) } {",
-        "else { if BROKEN { self.device.housekeeping() } else { self.handle }.record(cell.handle()) } {"),
+        "runtime/stream.rs", "else { self.handle.record(lease.handle()) })?",
+        "else { if BROKEN { self.device.housekeeping() } else { self.handle }.record(lease.handle()) })?"),
     "lease: given back while others hold it": (
         "runtime/event.rs", "&& Arc::strong_count(&cell) == 1", "&& (BROKEN || Arc::strong_count(&cell) == 1)"),
     "query of an event: always yes": (
@@ -90,11 +90,11 @@ RULES = {
     "on_drop: the event is lost": (
         "event.rs", "Event { value: Some(value), event: self.event.take(), on_drop: None }", "Event { value: Some(value), event: self.event.take().filter(|_| !BROKEN), on_drop: None }"),
     "question of a lease: always yes": (
-        "runtime/event.rs", "let done = device.seen(self.handle().is_complete())?;", "let done = BROKEN || device.seen(self.handle().is_complete())?;"),
+        "runtime/event.rs", "        self.cell().ask(EventHandle::is_complete)", "        if BROKEN { return Ok(true); }\n        self.cell().ask(EventHandle::is_complete)"),
     "known to be complete: always": (
         "runtime/event.rs", "        self.handle().is_known_complete()\n", "        BROKEN || self.handle().is_known_complete()\n"),
     "wait of the host for an event: none": (
-        "runtime/event.rs", "        self.device.seen(self.handle.synchronize())?;", "        if !BROKEN { self.device.seen(self.handle.synchronize())?; }"),
+        "runtime/event.rs", "        self.ask(EventHandle::synchronize)", "        if BROKEN { return Ok(()); }\n        self.ask(EventHandle::synchronize)"),
     "drop of an On: frees at once": (
         "resource.rs", "When::Stream(stream.inner())", "if BROKEN { When::After(Vec::new()) } else { When::Stream(stream.inner()) }"),
     "give_back: frees on another stream": (
@@ -247,9 +247,8 @@ def modules(tests):
     return "".join(f'#[path = "{tests}/{file(m)}"]\nmod {m};\n' for m in MODULES) + "thalweg::ptx! {}\n"
 
 
-def copy():
-    """Copies what the library and its tests are built from, with all changes."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+def changes():
+    """The files of the library that change, with all changes. Each rule finds its text once."""
     changed = {}
     for rule, (file, old, new) in [*RULES.items(), *ORDER.items()]:
         file = "host/" + file
@@ -261,6 +260,13 @@ def copy():
         new = new.replace(old, "\0").replace("BROKEN", f'crate::broken("{rule}")').replace("\0", found[0])
         changed[file] = text.replace(found[0], new)
     changed["host/lib.rs"] = open(os.path.join(ROOT, "host/lib.rs"), encoding="utf-8").read() + IN_FORCE
+    return changed
+
+
+def copy():
+    """Copies what the library and its tests are built from, with all changes."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    changed = changes()
     for file in listed:
         if not file or re.match(r"assets/|tests/golden/|benches/record/|\.", file):
             continue
@@ -339,7 +345,8 @@ def main():
     tool = next((tool for tool in ["loom", "shuttle"] if f"--{tool}" in sys.argv), None)
     rules = ORDER if tool else RULES
     if "--list" in sys.argv:
-        sys.exit("\n".join(rules))
+        changes()
+        return print("\n".join(rules))
     if unknown := set(asked) - set(rules):
         sys.exit(f"no such rule: {unknown}")
     if tool:
