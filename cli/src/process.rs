@@ -1,8 +1,8 @@
 //! The subcommand `thalweg process`.
 //!
-//! A photograph is processed as soon as it is decoded, and its numbers come to the host. Into a
-//! folder, they are written at once. A batch is the numbers of its photographs one after another,
-//! so it is put together at the end.
+//! A photograph is processed as soon as it is decoded, and its numbers come to the host. If `--out`
+//! is a folder, they are written at once. A batch is the numbers of its photographs one after
+//! another, so it is put together at the end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -126,7 +126,7 @@ halves!(f16 bf16);
 struct Done<E> {
     index: usize,
     size: Size,
-    /// Empty, if they are written.
+    /// Empty once they are written.
     pixel_values: Vec<E>,
 }
 
@@ -191,7 +191,8 @@ impl<'a, E: Stored> Run<'a, E> {
             chunk.failures.into_iter().for_each(|(index, error)| self.fail(index, error));
             let sizes = chunk.pixels.sizes();
             let made: Vec<_> = match chunk.pixels {
-                // The kernels would make the same bits, in several times as long.
+                // The kernels give the same bits, but on the CPU device they take several times as
+                // long.
                 Pixels::Host(images) if self.device.kind() == DeviceKind::Cpu => {
                     let processor = self.processor.processor();
                     images.par_iter().map(|image| on_host(processor, image)).collect()

@@ -4,8 +4,9 @@
 //! 1.4 to 1.8 times as long, which is longer than zune-jpeg and libjpeg-turbo take; with it, it
 //! takes as long as libjpeg-turbo or less.
 
-/// Computes an expression, compiled for AVX2 and BMI2 if the processor has them. What it calls must
-/// be `#[inline(always)]`, or it is compiled for every processor; the closure around it is.
+/// Computes an expression, compiled for AVX2 and BMI2 if the processor has them. Each function that
+/// it calls must be `#[inline(always)]`, or that function is compiled for every processor. A macro,
+/// because the closure around the expression needs the attribute, too.
 macro_rules! wide {
     ($work:expr) => {
         $crate::wide::run(

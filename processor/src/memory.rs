@@ -14,8 +14,8 @@ pub(crate) fn zeros<E: DeviceCopy>(len: usize) -> Vec<E> {
         let before = start.addr().next_multiple_of(PAGE) - start.addr();
         let bytes = size_of_val(&*zeros).saturating_sub(before) / PAGE * PAGE;
         if bytes > 0 {
-            // SAFETY: These bytes are within the vector, and the advice changes no byte. A system
-            // that does not take it says so, and goes on with the pages that it has.
+            // SAFETY: These bytes are within the vector, and the advice changes no byte. If the
+            // system refuses the advice, the memory keeps its small pages.
             unsafe { libc::madvise(start.wrapping_byte_add(before).cast_mut().cast(), bytes, libc::MADV_HUGEPAGE) };
         }
     }

@@ -1,7 +1,8 @@
 //! Code that is compiled twice: for every processor, and for those with wider vectors.
 
-/// Computes an expression, compiled for AVX2 if the processor has it. What it calls must be
-/// `#[inline(always)]`, or it is compiled for every processor; the closure around it is.
+/// Computes an expression, compiled for AVX2 if the processor has it. Each function that it
+/// calls must be `#[inline(always)]`, or that function is compiled for every processor. A macro,
+/// because the closure around the expression needs the attribute, too.
 macro_rules! wide {
     ($work:expr) => {
         $crate::wide::run(

@@ -100,7 +100,8 @@ fn a_host_function_may_not_call_into_a_device() {
     });
 }
 
-/// A host function would wait for ever for what comes after it on its own stream.
+/// A host function that waited for its own stream would never return: the stream goes on only after
+/// the function. So such a wait is refused.
 #[test]
 fn a_host_function_does_not_wait_for_itself() {
     stream_tags!(Own);

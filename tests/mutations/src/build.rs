@@ -148,8 +148,8 @@ fn cargo(tree: &Tree, tests: &BTreeSet<(String, String)>) -> Result<(bool, Vec<V
     }
     // A kernel with a mutation in it would be built for GPUs again, and no GPU runs it.
     command.env("THALWEG_PTX", "none");
-    // A build folder of its own: in one with the repository, cargo takes the crates of the copy for
-    // those of the repository, and tests these from then on.
+    // The copy has its own build folder. If it shared the repository's, cargo would reuse crates
+    // with mutations in later builds of the repository.
     command.env("CARGO_TARGET_DIR", tree.root.join("target/mutations"));
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
