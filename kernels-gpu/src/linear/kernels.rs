@@ -207,13 +207,13 @@ products! {
     { gemv::product(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes at most 128 rows of `C = A B` with A [M, K] and B stored as [N, K].
-    thin_f16 <f16> ([thin::ROWS, thin::columns(n)], thin::THREADS, thin::SHARED) bounds(thin::THREADS, thin::BLOCKS)
+    thin_f16 <f16> ([thin::rows(n), thin::columns(n)], thin::THREADS, thin::SHARED) bounds(thin::THREADS, thin::BLOCKS)
     a [m, k] b [n, k] along k [true, true]
     require [pieces(a, 8, k, lda, sa), pieces(b, 8, k, ldb, sb)]
     { thin::product(cx, k, (a, lda), (b, ldb), out) }
 
     /// Computes at most 128 rows of `C = A B` with A [M, K] and B stored as [N, K].
-    thin_bf16 <bf16> ([thin::ROWS, thin::columns(n)], thin::THREADS, thin::SHARED) bounds(thin::THREADS, thin::BLOCKS)
+    thin_bf16 <bf16> ([thin::rows(n), thin::columns(n)], thin::THREADS, thin::SHARED) bounds(thin::THREADS, thin::BLOCKS)
     a [m, k] b [n, k] along k [true, true]
     require [pieces(a, 8, k, lda, sa), pieces(b, 8, k, ldb, sb)]
     { thin::product(cx, k, (a, lda), (b, ldb), out) }

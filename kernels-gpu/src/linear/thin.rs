@@ -2,8 +2,8 @@
 //! weight: what a model computes for each token that it writes of many texts.
 //!
 //! ```text
-//! each block, 8 warps: up to 64 rows and 16, 32, 64 or 128 columns of C
-//!     all threads, two stages ahead: 64 rows and 256 values of k of A to shared memory
+//! each block, 8 warps: up to 64 rows and 16, 32, 64 or 128 columns of C, or 32 rows and 16 columns
+//!     all threads, two stages ahead: of A, 64 rows and 256 values of k to shared memory, or 32 and 512
 //!     each warp has 16 of the columns; those with the same columns share the values of k
 //!     each warp, every 32 values of k that are its own:
 //!         each lane, four steps ahead: 16 bytes of two rows of B
@@ -11,12 +11,12 @@
 //!     the sum over the warps with the same columns, by way of the epilogue
 //! ```
 //!
-//! Launch: a block for each 64 rows and each [`columns`], `z` is the batch. 96 KiB of shared
+//! Launch: a block for each [`rows`] and each [`columns`], `z` is the batch. 96 KiB of shared
 //! memory.
-//! Memory: B is read once for each 64 rows. That is what such a product costs, so many blocks read
-//! at the same time: a kernel that computes tiles of 128 columns has 6 blocks for 768 columns. A is
-//! read by each block, so a block has more columns where there are enough of them for all
-//! multiprocessors.
+//! Memory: B is read once for the rows of a block. That is what such a product costs, so many
+//! blocks read at the same time: a kernel that computes tiles of 128 columns has 6 blocks for 768
+//! columns. A is read by each block, so a block has more columns where there are enough of them for
+//! all multiprocessors, and fewer rows where there are not.
 //!
 //! - **Fragments of B come from device memory without a way through shared memory.** The order of k
 //!   within 32 values does not matter, if it is the same for both operands: a lane takes eight
@@ -33,8 +33,8 @@ use super::tile_order::tile;
 /// The most rows of a product.
 #[cfg(not(target_arch = "nvptx64"))] // only the launcher names it
 pub(super) const MOST: u32 = 128;
-/// The rows of C that a block computes, and the columns of a warp.
-pub(super) const ROWS: u32 = 64;
+/// The most rows of C that a block computes, and the columns of a warp.
+const ROWS: u32 = 64;
 const COLUMNS: u32 = 16;
 const WARPS: u32 = 8;
 /// The threads of a block.
@@ -42,7 +42,7 @@ pub(super) const THREADS: u32 = 32 * WARPS;
 /// The blocks that a multiprocessor has at once on compute capability 9.0. On 8.0 to 8.9 the shared
 /// memory is enough for one.
 pub(super) const BLOCKS: u32 = 2;
-/// Values of k in a step of a warp, and in a stage of A. There are three stages.
+/// Values of k in a step of a warp, and in a stage of [`ROWS`] rows of A. There are three stages.
 const DEPTH: u32 = 32;
 const STAGE: u32 = WARPS * DEPTH;
 const STAGES: u32 = 3;
@@ -65,6 +65,13 @@ pub(super) fn columns<T: PartialOrd + From<u32>>(n: T) -> T {
     T::from(warps * COLUMNS)
 }
 
+/// Returns the rows of C that a block computes: half as many if there would be fewer than 64
+/// blocks. A stage then has twice as many values of k.
+#[inline(always)]
+pub(super) fn rows<T: PartialOrd + From<u32>>(n: T) -> T {
+    T::from(if n < T::from(64 * COLUMNS) { ROWS / 2 } else { ROWS })
+}
+
 /// Returns the place of a piece of a row in a stage, in pieces. The pieces that eight lanes of a
 /// warp load, of two rows, are in different banks.
 #[inline(always)]
@@ -85,11 +92,14 @@ pub(super) unsafe fn product<E: Half>(
     (b, ldb): (*const E, u32),
     out: Output<E>,
 ) {
-    let width = columns(out.n);
+    let (width, most) = (columns(out.n), rows(out.n));
     let across = width / COLUMNS;
-    let (row, column) = tile(cx.block_idx().x, out.m.div_ceil(ROWS), out.n.div_ceil(width));
-    let (row, column) = (row * ROWS, column * width);
-    let rows = (out.m - row).min(ROWS);
+    let (row, column) = tile(cx.block_idx().x, out.m.div_ceil(most), out.n.div_ceil(width));
+    let (row, column) = (row * most, column * width);
+    let rows = (out.m - row).min(most);
+    // A stage of fewer rows has values of k that follow in the other half.
+    let narrow = most < ROWS;
+    let depth = if narrow { 2 * STAGE } else { STAGE };
     let (group, quarter) = (cx.lane() / 4, cx.lane() % 4);
     // The columns of the warp within those of the block, its first step, and the distance of two.
     let (own, slice, slices) = (cx.warp() % across * COLUMNS, cx.warp() / across, WARPS / across);
@@ -102,17 +112,20 @@ pub(super) unsafe fn product<E: Half>(
     let (own_place, eight) = (place(0, cx.warp(), cx.lane()) * 8, WARPS as usize * lda as usize);
     let (mut filled, mut stage_at) = (cx.lane() * 8, own_place);
     let mut start = || {
-        let (mut i, mut at) = (0, from);
+        let (mut i, mut line, mut at, mut first) = (0, cx.warp(), from, filled);
         while i < ROWS / WARPS {
-            let exists = cx.warp() + i * WARPS < rows && filled < k;
+            if narrow && i == ROWS / WARPS / 2 {
+                (line, at, first) = (cx.warp(), from.wrapping_add(STAGE as usize), filled + STAGE);
+            }
+            let exists = line < rows && first < k;
             // SAFETY: The piece is in A if its row is below `rows` and its first element below `k`.
             // The place is that of a piece of the stage, which nobody else writes, and which nobody
             // reads until the block has waited for it.
             unsafe { cx.copy_async_or_zero::<E, 16>(s, stage_at + i * WARPS * STAGE, at, exists) };
-            (i, at) = (i + 1, at.wrapping_add(eight));
+            (i, line, at) = (i + 1, line + WARPS, at.wrapping_add(eight));
         }
         cx.copy_async_commit();
-        (from, filled) = (from.wrapping_add(STAGE as usize), filled + STAGE);
+        (from, filled) = (from.wrapping_add(depth as usize), filled + depth);
         stage_at = if stage_at >= 2 * ROWS * STAGE { own_place } else { stage_at + ROWS * STAGE };
     };
     let line = column + own + group;
@@ -140,6 +153,15 @@ pub(super) unsafe fn product<E: Half>(
         ahead[i] = weights();
         i += 1;
     }
+    let mut next = || {
+        let (now, mut i) = (ahead[0], 1);
+        while i < AHEAD {
+            ahead[i - 1] = ahead[i];
+            i += 1;
+        }
+        ahead[AHEAD - 1] = weights();
+        now
+    };
     let mut sums = [[0f32; 4]; 8];
     let (mut stage, mut done) = (0, 0);
     while done < k {
@@ -149,17 +171,13 @@ pub(super) unsafe fn product<E: Half>(
         start();
         let mut within = slice;
         while within < WARPS {
-            let now = ahead[0];
-            let mut i = 1;
-            while i < AHEAD {
-                ahead[i - 1] = ahead[i];
-                i += 1;
-            }
-            ahead[AHEAD - 1] = weights();
             let first = place(stage, group, within * 4 + quarter) * 4;
-            let mut half = 0;
+            let (mut now, mut half) = (next(), 0);
             while half < 2 {
-                if 32 * half < rows {
+                if narrow && half == 1 {
+                    now = next();
+                }
+                if narrow || 32 * half < rows {
                     let (mut x, mut i) = ([[0u32; 4]; 4], 0);
                     while i < 4 {
                         // SAFETY: The piece is in the stage, which is complete: rows that are a
@@ -180,7 +198,7 @@ pub(super) unsafe fn product<E: Half>(
             within += slices;
         }
         stage = if stage == STAGES - 1 { 0 } else { stage + 1 };
-        done += STAGE;
+        done += depth;
     }
 
     // The sums take the place of the stages.
@@ -195,7 +213,7 @@ pub(super) unsafe fn product<E: Half>(
         let mut i = 0;
         while i < 4 {
             // A pair of a fragment has neighboring rows of C, and the second pair is eight columns
-            // on.
+            // on. The rows of a second half of k are behind the others.
             let (line, c) = (8 * j + quarter * 2 + i % 2, own + group + i / 2 * 8);
             // SAFETY: The place is below that of the next slice, and this lane's alone.
             unsafe { cx.shared_set(s, (slice * ROWS + line) * pitch + c, sums[j as usize][i as usize]) };
@@ -209,12 +227,12 @@ pub(super) unsafe fn product<E: Half>(
     let (mut line, c, lines) = (cx.rank() / pieces, cx.rank() % pieces * 4, THREADS / pieces);
     while line < rows {
         let (mut sum, mut part) = ([0.0; 4], 0);
-        while part < WARPS {
-            if part < slices {
-                // SAFETY: The place is in the window, because `line` is below `ROWS` and `c` below
+        while part < 2 * WARPS {
+            if part < slices * (ROWS / most) {
+                // SAFETY: The place is in the window, because `line` is below `most` and `c` below
                 // `width`. `pitch` and `c` are multiples of four, and all warps have passed the
                 // barrier.
-                let more: [f32; 4] = unsafe { cx.shared_get4(s, (part * ROWS + line) * pitch + c) };
+                let more: [f32; 4] = unsafe { cx.shared_get4(s, (part * most + line) * pitch + c) };
                 let mut i = 0;
                 while i < 4 {
                     sum[i] += more[i];
