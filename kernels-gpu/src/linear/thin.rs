@@ -97,7 +97,7 @@ pub(super) unsafe fn product<E: Half>(
     let (row, column) = tile(cx.block_idx().x, out.m.div_ceil(most), out.n.div_ceil(width));
     let (row, column) = (row * most, column * width);
     let rows = (out.m - row).min(most);
-    // A stage of fewer rows has values of k that follow in the other half.
+    // With fewer rows, the second half of a stage has the next values of k.
     let narrow = most < ROWS;
     let depth = if narrow { 2 * STAGE } else { STAGE };
     let (group, quarter) = (cx.lane() / 4, cx.lane() % 4);
@@ -213,7 +213,7 @@ pub(super) unsafe fn product<E: Half>(
         let mut i = 0;
         while i < 4 {
             // A pair of a fragment has neighboring rows of C, and the second pair is eight columns
-            // on. The rows of a second half of k are behind the others.
+            // on. With fewer rows, the sums of a second half of a stage are the lines from 32 on.
             let (line, c) = (8 * j + quarter * 2 + i % 2, own + group + i / 2 * 8);
             // SAFETY: The place is below that of the next slice, and this lane's alone.
             unsafe { cx.shared_set(s, (slice * ROWS + line) * pitch + c, sums[j as usize][i as usize]) };
