@@ -107,7 +107,7 @@ pub(super) unsafe fn product<E: Half>(
     // SAFETY: The declaration has the shared memory of all stages.
     let (s, words) = unsafe { (cx.shared::<E>(0), cx.shared::<u32>(0)) };
     // A warp copies every eighth row, and a lane one of its pieces. The rows of a warp are all
-    // even, or all odd. `from`, and the two rows of B below, go on from step to step.
+    // even, or all odd. `from`, and the row of B below, go on from step to step.
     let mut from = a.wrapping_add((row + cx.warp()) as usize * lda as usize + cx.lane() as usize * 8);
     let (own_place, eight) = (place(0, cx.warp(), cx.lane()) * 8, WARPS as usize * lda as usize);
     let (mut filled, mut stage_at) = (cx.lane() * 8, own_place);
@@ -130,18 +130,18 @@ pub(super) unsafe fn product<E: Half>(
     };
     let line = column + own + group;
     let mut at = slice * DEPTH + quarter * 8;
-    let mut rows_of_b = [0, 8].map(|more| b.wrapping_add((line + more) as usize * ldb as usize + at as usize));
+    let mut row_of_b = b.wrapping_add(line as usize * ldb as usize + at as usize);
     let mut weights = || {
         let (mut two, mut i) = ([[0; 4]; 2], 0);
         while i < 2 {
             if line + 8 * (i as u32) < out.n && at < k {
                 // SAFETY: The piece is in B: its row is below N, its first element is below `k`,
                 // and that, `k` and the distance of rows are multiples of a piece.
-                two[i] = unsafe { cx.load4(rows_of_b[i].cast()) };
+                two[i] = unsafe { cx.load4(row_of_b.wrapping_add(i * 8 * ldb as usize).cast()) };
             }
-            rows_of_b[i] = rows_of_b[i].wrapping_add((slices * DEPTH) as usize);
             i += 1;
         }
+        row_of_b = row_of_b.wrapping_add((slices * DEPTH) as usize);
         at += slices * DEPTH;
         two
     };
@@ -153,31 +153,41 @@ pub(super) unsafe fn product<E: Half>(
         ahead[i] = weights();
         i += 1;
     }
-    let mut next = || {
-        let (now, mut i) = (ahead[0], 1);
-        while i < AHEAD {
-            ahead[i - 1] = ahead[i];
-            i += 1;
-        }
-        ahead[AHEAD - 1] = weights();
-        now
-    };
     let mut sums = [[0f32; 4]; 8];
-    let (mut stage, mut done) = (0, 0);
-    while done < k {
-        cx.copy_async_wait::<1>();
-        cx.barrier();
-        // All warps have left the stage before, whose place this is.
-        start();
-        let mut within = slice;
-        while within < WARPS {
-            let first = place(stage, group, within * 4 + quarter) * 4;
-            let (mut now, mut half) = (next(), 0);
-            while half < 2 {
-                if narrow && half == 1 {
-                    now = next();
+    // The steps of a stage: with fewer rows, one for each half.
+    let steps = if narrow { 2 } else { across };
+    let (mut stage, mut left, mut within, mut done) = (STAGES - 1, 0, slice, 0);
+    // No compiler knows that it is zero. Without it they would copy the words where they are used.
+    let zero = k >> 31;
+    'all: loop {
+        // Each turn has its own step of B. If the steps moved on from place to place, a move would
+        // wait for the newest one.
+        let mut turn = 0;
+        while turn < AHEAD {
+            if left == 0 {
+                if done >= k {
+                    break 'all;
                 }
-                if narrow || 32 * half < rows {
+                cx.copy_async_wait::<1>();
+                cx.barrier();
+                // All warps have left the stage before, whose place this is.
+                start();
+                stage = if stage == STAGES - 1 { 0 } else { stage + 1 };
+                (left, within, done) = (steps, slice, done + depth);
+            }
+            // A load has the words of one row, and an operand of a product those of two rows in
+            // neighboring registers. So they are copied here, once and not before each product.
+            let ([a, b], mut i) = (ahead[turn], 0);
+            let mut now = [[0; 4]; 2];
+            while i < 2 {
+                now[i] = [a[2 * i] ^ zero, b[2 * i] ^ zero, a[2 * i + 1] ^ zero, b[2 * i + 1] ^ zero];
+                i += 1;
+            }
+            let first = place(stage, group, within * 4 + quarter) * 4;
+            let mut half = 0;
+            while half < 2 {
+                // A stage with two steps begins with an even turn.
+                if if narrow { half as usize == turn % 2 } else { 32 * half < rows } {
                     let (mut x, mut i) = ([[0u32; 4]; 4], 0);
                     while i < 4 {
                         // SAFETY: The piece is in the stage, which is complete: rows that are a
@@ -188,17 +198,18 @@ pub(super) unsafe fn product<E: Half>(
                     let mut i = 0;
                     while i < 4 {
                         let ([p, q, r, s], j) = (x[i], 4 * half as usize + i);
-                        let sum = E::mma(cx, [now[0][0], now[1][0], now[0][1], now[1][1]], [p, q], sums[j]);
-                        sums[j] = E::mma(cx, [now[0][2], now[1][2], now[0][3], now[1][3]], [r, s], sum);
+                        let sum = E::mma(cx, now[0], [p, q], sums[j]);
+                        sums[j] = E::mma(cx, now[1], [r, s], sum);
                         i += 1;
                     }
                 }
                 half += 1;
             }
-            within += slices;
+            ahead[turn] = weights();
+            within += if narrow { 0 } else { slices };
+            left -= 1;
+            turn += 1;
         }
-        stage = if stage == STAGES - 1 { 0 } else { stage + 1 };
-        done += depth;
     }
 
     // The sums take the place of the stages.
