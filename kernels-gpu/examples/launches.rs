@@ -152,11 +152,21 @@ fn training<T: train::TrainElement>(on: &Notes) -> Result<(), LaunchError> {
     let (heads, page) = ([(width / 64) as u32, 64], train::PAGE * width);
     let (progress, rules, qkv) = (of(train::PROGRESS), of(train::RULES), of::<T>(3 * width));
     let (keys, values) = (out(page), out(page));
-    let append = train::AppendRows { rows: [1, 1], heads, progress, rules, owners: of(2), qkv, keys, values };
+    let append =
+        train::AppendRows { rows: [1, 1], blocks: [1, 1], heads, progress, rules, owners: of(2), qkv, keys, values };
     train::append_rows(on, append)?;
     let (keys, values, out_row) = (of(page), of(page), out(width));
-    let attention =
-        train::PagedAttention { sequences: 1, heads, progress, table: of(1), qkv, keys, values, out: out_row };
+    let attention = train::PagedAttention {
+        sequences: 1,
+        block: [0, 1],
+        heads,
+        progress,
+        table: of(1),
+        qkv,
+        keys,
+        values,
+        out: out_row,
+    };
     train::paged_attention(on, attention)?;
     train::newest_rows(on, 1, 1, 1, c, progress, of(width), of(width), out(width))?;
     train::sample(on, 1, 1, of(1), rules, out(train::PROGRESS), out(1))?;

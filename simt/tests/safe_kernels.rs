@@ -437,6 +437,18 @@ kernel! {
     }
 }
 
+kernel! {
+    /// Copies eight numbers of 16 bits at once, without a hint and with one.
+    fn eight(t: impl Simt, n: u32, x: In<[i16; 8]>[n], y: Out<[i16; 8]>[n] by [x], z: Out<[i16; 8]>[n] by [x])
+    grid(n.div_ceil(4)) block(4)
+    {
+        if let (Some(y), Some(z)) = (y.cell(t), z.cell(t)) {
+            y.set(x.get(t, y.at()).map(|v| v - 1));
+            z.store(x.load(t, z.at(), hint::Streaming).map(|v| v + 1), hint::Streaming);
+        }
+    }
+}
+
 /// Calls `check` with a stream of the ordinary and of the checked CPU device.
 fn on_both(check: impl Fn(&Stream<PerThread<'_>>) -> thalweg::Result<()>) {
     for device in [Device::new_cpu().unwrap(), Device::checked_cpu().unwrap()] {
@@ -462,6 +474,12 @@ fn rows_of_numbers_are_elements() {
             assert_eq!(on.read_blocking(&c2)?, floats.iter().map(|v| v + 1.0).collect::<Vec<_>>());
             assert_eq!(on.read_blocking(&d2)?, words.iter().map(|v| v + 1).collect::<Vec<_>>());
             assert_eq!(on.read_blocking(&e)?, (0..2 * n as u16).map(|i| i ^ 1).collect::<Vec<_>>());
+
+            let all: Vec<_> = (0..8 * n as i16).map(|i| 257 * (i - 20)).collect();
+            let (mut y, mut z) = (on.alloc(8 * n)?, on.alloc(8 * n)?);
+            eight(on, n as u32, &*on.upload_blocking(&all)?, &mut y, &mut z)?;
+            assert_eq!(on.read_blocking(&y)?, all.iter().map(|v| v - 1).collect::<Vec<_>>());
+            assert_eq!(on.read_blocking(&z)?, all.iter().map(|v| v + 1).collect::<Vec<_>>());
         }
         Ok(())
     });
@@ -478,6 +496,10 @@ fn rows_of_numbers_are_aligned() {
             &error,
             "accesses 16 bytes of `x` at once, but was given a buffer that does not start on a multiple of 16 bytes",
         );
+        let [x8, mut y8, mut z8] = [24; 3].map(|len| on.alloc_zeroed::<i16>(len).unwrap());
+        eight(on, 2, x8.slice(8..)?, y8.slice_mut(8..)?, z8.slice_mut(8..)?)?;
+        let error = eight(on, 2, x8.slice(4..20)?, y8.slice_mut(..16)?, z8.slice_mut(..16)?).unwrap_err().to_string();
+        says(&error, "accesses 16 bytes of `x` at once");
         let error = four(on, 2, x.slice(..8)?, y.slice_mut(2..10)?).unwrap_err().to_string();
         says(&error, "accesses 8 bytes of `y` at once");
         let error = four(on, 3, &x, y.slice_mut(..12)?).unwrap_err().to_string();

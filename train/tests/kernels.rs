@@ -1,6 +1,8 @@
 //! Each kernel of training against a plain reference in f64, on every device: random shapes with
 //! odd extents, sequences of length 1, one sequence, both types of activations.
 
+use std::ops::Range;
+
 use proptest::prelude::*;
 use proptest::sample::select;
 use testkit::oracle::{erf, gelu};
@@ -407,8 +409,8 @@ fn attends_backward<T: Activation>(case: &Heads) {
     });
 }
 
-/// Attention of the newest rows to pages in any order, whose rows came at once and one by one. The
-/// second sequence is idle.
+/// Attention of the newest rows of the second of two blocks to pages in any order, whose rows came
+/// at once and one by one. The second sequence is idle.
 fn attends_to_pages<T: Activation>(heads: usize, size: usize, lengths: [usize; 3], seed: u64) {
     let mut random = Random(seed);
     let (width, most) = (heads * size, lengths.iter().max().unwrap().div_ceil(PAGE));
@@ -424,7 +426,11 @@ fn attends_to_pages<T: Activation>(heads: usize, size: usize, lengths: [usize; 3
         }
     }
     let qkv: Vec<_> = lengths.iter().map(|n| activations::<T>(&mut random, n * 3 * width)).collect();
+    // The first block has other rows, and both have room for more rows than there are.
+    let (other, _) = activations::<T>(&mut random, (PAGE * most + 1) * 3 * width);
+    let of_blocks = |rows: &[T]| [&other[..rows.len()], &other[..3 * width], rows, &other[..3 * width]].concat();
     let progress_of = |sequence: usize, has: usize| [1, has as i32, 1, i32::from(sequence != 1)];
+    let rules_of = |of: &[usize]| of.iter().flat_map(|n| [0, 0, 0, 0, 4 + *n as i32]).collect::<Vec<_>>();
     let (mut out, mut terms) = (vec![0.0; 3 * width], vec![0.0; 3 * width]);
     for sequence in [0, 2] {
         let (n, of) = (lengths[sequence], &qkv[sequence].1);
@@ -438,42 +444,56 @@ fn attends_to_pages<T: Activation>(heads: usize, size: usize, lengths: [usize; 3
         }
     }
     on_each_device(|s| {
-        let page = PAGE * heads * size.next_multiple_of(4);
+        let page = 2 * PAGE * heads * size.next_multiple_of(16 / size_of::<T>());
         let (mut keys, mut values) = (room::<_, T>(s, count * page), room::<_, T>(s, count * page));
-        let (owners, table) = (up(s, &owners), up(s, &table));
-        let shape = [heads as u32, size as u32];
-        for (sequence, (rows, _)) in qkv.iter().enumerate() {
-            // All but the last rows at once, and then the last one with those of the others.
-            let before = lengths[sequence] - 1;
-            let (qkv, progress) = (up(s, &rows[..before * 3 * width]), up(s, &progress_of(0, before.wrapping_sub(1))));
-            let rules = up(s, &[0, 0, 0, 0, 4 + sequence as i32]);
-            let (rows, owners) = ([1, before as u32], &owners);
+        let (owners, table, heads) = (&up(s, &owners), &up(s, &table), [heads as u32, size as u32]);
+        // The rows of a sequence from its end.
+        let from_end = |sequence: usize, of: Range<usize>| {
+            let (rows, n) = (&qkv[sequence].0, lengths[sequence]);
+            &rows[n.saturating_sub(of.end) * 3 * width..n.saturating_sub(of.start) * 3 * width]
+        };
+        for (sequence, n) in lengths.into_iter().enumerate() {
+            // All but the last two rows at once, and then the second last one with those of the
+            // others.
+            let before = n.saturating_sub(2);
+            let (rows, blocks, rules) = ([1, before as u32], [2, before as u32 + 1], &up(s, &rules_of(&[sequence])));
+            let (qkv, progress) =
+                (&up(s, &of_blocks(from_end(sequence, 2..n))), &up(s, &progress_of(0, before.wrapping_sub(1))));
             let (keys, values) = (&mut keys, &mut values);
-            let append =
-                AppendRows { rows, heads: shape, progress: &progress, rules: &rules, owners, qkv: &qkv, keys, values };
-            kernels::append_rows(s, append).unwrap();
+            kernels::append_rows(s, AppendRows { rows, blocks, heads, progress, rules, owners, qkv, keys, values })
+                .unwrap();
         }
-        let newest: Vec<_> = qkv.iter().flat_map(|(rows, _)| rows[rows.len() - 3 * width..].to_vec()).collect();
-        let progress: Vec<_> = (0..3).flat_map(|n| progress_of(n, lengths[n] - 1)).collect();
-        let (qkv, progress) = (up(s, &newest), up(s, &progress));
-        let rules = up(s, &[4, 5, 6].map(|number| [0, 0, 0, 0, number]).concat());
-        let (progress, qkv, rows) = (&*progress, &*qkv, [3, 1]);
+        let progress = |back: usize| {
+            // A sequence of one row has no second last one.
+            let of = |n: usize| if lengths[n] < back { [1, 0, 0, 0] } else { progress_of(n, lengths[n] - back) };
+            up(s, &(0..3).flat_map(of).collect::<Vec<_>>())
+        };
+        let newest = |back: usize| {
+            let row = |n: usize| if lengths[n] < back { &other[..3 * width] } else { from_end(n, back - 1..back) };
+            (0..3).map(row).collect::<Vec<_>>().concat()
+        };
+        let (rows, blocks, rules) = ([3, 1], [2, 4], &up(s, &rules_of(&[0, 1, 2])));
+        let (qkv, progress_before) = (&up(s, &of_blocks(&newest(2))), &progress(2));
         let append = AppendRows {
             rows,
-            heads: shape,
-            progress,
-            rules: &rules,
-            owners: &owners,
+            blocks,
+            heads,
+            progress: progress_before,
+            rules,
+            owners,
             qkv,
             keys: &mut keys,
             values: &mut values,
         };
         kernels::append_rows(s, append).unwrap();
+        let (qkv, progress) = (&up(s, &newest(1)), &progress(1));
         let mut got = room::<_, T>(s, 3 * width);
-        let (table, keys, values) = (&*table, &*keys, &*values);
-        let attention =
-            PagedAttention { sequences: 3, heads: shape, progress, table, qkv, keys, values, out: &mut got };
-        kernels::paged_attention(s, attention).unwrap();
+        let (keys, values, block) = (&*keys, &*values, [1, 2]);
+        kernels::paged_attention(
+            s,
+            PagedAttention { sequences: 3, block, heads, progress, table, qkv, keys, values, out: &mut got },
+        )
+        .unwrap();
         close_of("attention to pages", &read(s, &got), &out, &terms, T::ERROR);
     });
 }
@@ -756,7 +776,7 @@ fn norms_of_every_width_agree() {
 
 #[test]
 fn attention_to_pages_agrees() {
-    for (heads, size, lengths) in [(1, 64, [530, 3, 16]), (3, 5, [17, 40, 33]), (2, 32, [2, 2, 130])] {
+    for (heads, size, lengths) in [(1, 64, [530, 3, 16]), (3, 5, [17, 40, 33]), (2, 32, [1, 2, 385])] {
         attends_to_pages::<f32>(heads, size, lengths, 5);
         attends_to_pages::<bf16>(heads, size, lengths, 5);
     }
@@ -988,7 +1008,7 @@ fn what_a_kernel_cannot_do_is_refused() {
     let (words, empty, sums) = (up::<_, i32>(s, &[]), room::<_, f32>(s, 0), || room::<_, f32>(s, 0));
     for heads in [[1, most], [most, most], [most, most - 8]] {
         let (progress, table, qkv, keys, values, out) = (&words, &words, &empty, &empty, &empty, &mut sums());
-        let paged = PagedAttention { sequences: 0, heads, progress, table, qkv, keys, values, out };
+        let paged = PagedAttention { sequences: 0, block: [0, 1], heads, progress, table, qkv, keys, values, out };
         assert!(kernels::paged_attention(s, paged).is_err(), "{heads:?}");
     }
     let of = kernels::products_with_two(s, [0, 1 << 31], false, &empty, &empty, &mut sums(), &mut sums());

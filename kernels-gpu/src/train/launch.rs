@@ -77,6 +77,8 @@ pub struct AttentionBackward<'a, S, E> {
 pub struct AppendRows<'a, S, E> {
     /// The sequences, and how many rows of each are new.
     pub rows: [u32; 2],
+    /// The blocks of the model, and the rows that `qkv` has of each.
+    pub blocks: [u32; 2],
     /// The number of heads, and the elements of one: 1 to 64.
     pub heads: [u32; 2],
     /// The state of the sequences, [sequences, [`PROGRESS`](super::PROGRESS)]: the last new row
@@ -87,13 +89,13 @@ pub struct AppendRows<'a, S, E> {
     /// The number of the sequence that has each page, or -1, and which of its pages it is,
     /// [pages, 2].
     pub owners: &'a DeviceSlice<S, i32>,
-    /// Queries, keys and values of the new rows, [sequences, new rows, 3, heads, size].
+    /// Queries, keys and values, [blocks, rows of each, 3, heads, size]. The first rows of a block
+    /// are the new ones, [sequences, new rows].
     pub qkv: &'a DeviceSlice<S, E>,
-    /// The keys of the cache, [pages, heads, size / 4, [`PAGE`](super::PAGE), 4], with the size
-    /// rounded up to a multiple of four.
+    /// The keys of the cache, [pages, blocks, heads, size / n, [`PAGE`](super::PAGE), n], where `n`
+    /// elements have 16 bytes, and the size is rounded up to a multiple of `n`.
     pub keys: &'a mut DeviceSlice<S, E>,
-    /// The values of the cache, [pages, [`PAGE`](super::PAGE), heads, size], with the size rounded
-    /// up as well.
+    /// The values of the cache, of the same shape.
     pub values: &'a mut DeviceSlice<S, E>,
 }
 
@@ -101,6 +103,8 @@ pub struct AppendRows<'a, S, E> {
 pub struct PagedAttention<'a, S, E> {
     /// The sequences.
     pub sequences: u32,
+    /// Which block of the model this is, and how many there are.
+    pub block: [u32; 2],
     /// The number of heads, and the elements of one: 1 to 64.
     pub heads: [u32; 2],
     /// As in [`AppendRows`].
@@ -348,19 +352,21 @@ macro_rules! numbers {
                 )
             }
             fn append<S, L: Launch<S> + ?Sized>(on: &L, a: AppendRows<'_, S, Self>) -> Result<(), L::Error> {
-                let ([sequences, new], [count, size], pages) = (a.rows, a.heads, self::count(a.owners.len() / 2));
+                let ([sequences, new], [blocks, room], [count, size]) = (a.rows, a.blocks, a.heads);
                 paged::$append(
-                    on, sequences, new, count, size, pages, a.progress, a.rules, a.owners, a.qkv.cast(),
-                    a.keys.cast_mut(), a.values.cast_mut(),
+                    on, sequences, new, blocks, room, count, size, self::count(a.owners.len() / 2), a.progress, a.rules,
+                    a.owners, a.qkv.cast(), a.keys.cast_mut(), a.values.cast_mut(),
                 )
             }
             fn paged<S, L: Launch<S> + ?Sized>(on: &L, a: PagedAttention<'_, S, Self>) -> Result<(), L::Error> {
-                let [count, size] = a.heads;
+                let ([block, blocks], [count, size]) = (a.block, a.heads);
                 let most = self::count(a.table.len()) / a.sequences.max(1);
-                let page = (super::PAGE * count as usize).saturating_mul((size as usize).next_multiple_of(4).max(4));
+                let piece = 16 / size_of::<Self>();
+                let head = (size as usize).next_multiple_of(piece).max(piece);
+                let page = (super::PAGE * count as usize).saturating_mul(head).saturating_mul(blocks as usize);
                 paged::$paged(
-                    on, a.sequences, count, size, self::count(a.keys.len() / page.max(1)), most, scale(size), a.progress,
-                    a.table, a.qkv.cast(), a.keys.cast(), a.values.cast(), a.out.cast_mut(),
+                    on, a.sequences, block, blocks, count, size, self::count(a.keys.len() / page.max(1)), most,
+                    scale(size), a.progress, a.table, a.qkv.cast(), a.keys.cast(), a.values.cast(), a.out.cast_mut(),
                 )
             }
         }
@@ -683,21 +689,22 @@ pub fn attention_backward<S, L: Launch<S> + ?Sized, E: TrainElement>(
     E::attention_backward(on, a)
 }
 
-/// Writes keys and values of new rows to the pages of a cache, for the sequences that have tokens
-/// left to write.
+/// Writes keys and values of new rows, of all blocks of a model, to the pages of a cache, for the
+/// sequences that have tokens left to write.
 ///
 /// # Errors
-/// A length does not fit, or what the launch fails with.
+/// `qkv` has fewer rows than are new, a length does not fit, or what the launch fails with.
 #[track_caller]
 pub fn append_rows<S, L: Launch<S> + ?Sized, E: TrainElement>(on: &L, a: AppendRows<'_, S, E>) -> Result<(), L::Error> {
     E::append(on, a)
 }
 
-/// Computes attention of the newest row of each sequence to all its rows, which [`append_rows`] has
-/// written. A sequence without tokens left to write gets zeros.
+/// Computes attention of the newest row of each sequence in a block of a model: to the rows that
+/// [`append_rows`] has written, and to itself. A sequence without tokens left to write gets zeros.
 ///
 /// # Errors
-/// A head has more than 64 elements or none, a length does not fit, or what the launch fails with.
+/// The model has no such block, a head has more than 64 elements or none, a length does not fit, or
+/// what the launch fails with.
 #[track_caller]
 pub fn paged_attention<S, L: Launch<S> + ?Sized, E: TrainElement>(
     on: &L,

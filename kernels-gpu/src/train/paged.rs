@@ -2,13 +2,14 @@
 //! values of all texts lie in the pages of one cache.
 //!
 //! ```text
-//! keys    [pages, heads * quads, PAGE] of four elements      quads = elements of a head / 4
-//! values  [pages, PAGE, heads * quads] of four elements
+//! keys, values  [pages, blocks * heads * pieces, PAGE] of 16 bytes
+//!               pieces = bytes of a head / 16
 //! ```
 //!
-//! Row `r` of a sequence is row `r % PAGE` of the page `table[r / PAGE]` of this sequence. The
-//! threads of a warp have neighboring keys in the scores and neighboring elements of a row in the
-//! sums of values, so both are read in whole sectors, and each page once by each head.
+//! Row `r` of a sequence is row `r % PAGE` of the page `table[r / PAGE]` of this sequence. A page
+//! has the rows of all blocks of the model, so that one launch writes the new rows of all of them.
+//! Attention reads each page once for each head, in whole sectors: eight threads of a warp have
+//! neighboring rows.
 //!
 //! - **No result depends on the other sequences**: a block has one sequence, and the order of its
 //!   sums depends on the number of its own rows.
@@ -23,7 +24,7 @@
 //!
 //! `table`, `owners` and the state may hold anything: what is outside the buffers counts as zero.
 
-use thalweg_simt::safe::{Block, Fresh, In, Local, Member, Reading, Team, Thread};
+use thalweg_simt::safe::{Block, Fresh, In, Item, Local, Member, Reading, Team, Thread};
 use thalweg_simt::{Simt, kernel};
 
 use super::attention::LOG2_E;
@@ -52,9 +53,17 @@ const NUMBER: u32 = 4;
 
 /// The rows of a page whose keys and values a thread loads at once.
 const AT_ONCE: usize = 2;
-/// The threads of a block of attention, and the keys that each of them has at once.
-const THREADS: u32 = 192;
-const KEYS: usize = 2;
+/// The threads of a block of attention, and the pages that it has at once: one for each warp.
+const THREADS: u32 = 128;
+const PAGES: u32 = THREADS / 32;
+/// The rows of a page that a thread has, and the distance of them.
+const TWO: usize = 2;
+const APART: u32 = ROWS / TWO as u32;
+/// The elements of a head that a thread has, and the most that there are.
+const MINE: usize = 16;
+const MOST: u32 = 64;
+/// The distance of two numbers of a thread in shared memory, so that they are in different banks.
+const PITCH: u32 = THREADS + 1;
 
 kernel! {
     /// Computes the row of the newest token of each text: that of its id and that of its place. An
@@ -76,22 +85,120 @@ kernel! {
     }
 }
 
-/// Declares the kernels for a type of keys and values. A launcher by types takes no buffer of pairs
-/// of a type that it chooses.
+/// Returns which part of a head a thread has: the same for all rows.
+#[inline(always)]
+fn part(rank: u32) -> u32 {
+    rank % 32 / APART
+}
+
+/// Returns the elements of a thread of one of the newest rows: of queries, keys or values.
+#[inline(always)]
+fn mine_of<'k, C: Member>(t: &Thread<'k, C>, new: &Reading<'k, f32>, of: u32) -> [f32; MINE] {
+    core::array::from_fn(|i| new.get(t, of * MOST + part(t.rank()) * MINE as u32 + i as u32))
+}
+
+/// An element of a cache, which has pieces of 16 bytes.
+trait Cached: Stored {
+    type Piece: Item;
+    /// The pieces of a thread of a row, in whole words. They are taken apart where they are used: a
+    /// load then keeps nobody waiting.
+    type Row: Copy;
+    /// Asks for each piece of a thread. One that does not exist is zero.
+    fn row(piece: impl FnMut(u32) -> Option<Self::Piece>) -> Self::Row;
+    fn elements(row: Self::Row) -> [f32; MINE];
+}
+impl Cached for f32 {
+    type Piece = [f32; 4];
+    type Row = [[f32; 4]; MINE / 4];
+    #[inline(always)]
+    fn row(mut piece: impl FnMut(u32) -> Option<[f32; 4]>) -> Self::Row {
+        core::array::from_fn(|i| piece(i as u32).unwrap_or_default())
+    }
+    #[inline(always)]
+    fn elements(row: Self::Row) -> [f32; MINE] {
+        core::array::from_fn(|i| row[i / 4][i % 4])
+    }
+}
+impl Cached for u16 {
+    type Piece = [u16; 8];
+    type Row = [[u32; 4]; MINE / 8];
+    #[inline(always)]
+    fn row(mut piece: impl FnMut(u32) -> Option<[u16; 8]>) -> Self::Row {
+        core::array::from_fn(|i| {
+            let words =
+                |piece: [u16; 8]| core::array::from_fn(|i| u32::from(piece[2 * i]) | u32::from(piece[2 * i + 1]) << 16);
+            piece(i as u32).map(words).unwrap_or_default()
+        })
+    }
+    #[inline(always)]
+    fn elements(row: Self::Row) -> [f32; MINE] {
+        core::array::from_fn(|i| ((row[i / 8][i % 8 / 2] >> (i % 2 * 16)) as u16).wide())
+    }
+}
+
+/// Loads the pieces of each thread from pages of a cache, from the column `first` on. `numbers` has
+/// the number of the page for each row of the thread. What does not exist is zero.
+#[inline(always)]
+fn load<'k, M: Team, E: Cached>(
+    b: &Block<'k, M>,
+    cache: In<'k, E::Piece, 3>,
+    numbers: &Local<'k, M, [u32; TWO]>,
+    [first, pieces]: [u32; 2],
+) -> Local<'k, M, [E::Row; TWO]> {
+    b.each(numbers, move |t, numbers| {
+        core::array::from_fn(|j| {
+            E::row(|i| {
+                let piece = part(t.rank()) * (MINE / E::Piece::COUNT) as u32 + i;
+                let column = if piece < pieces { first + piece } else { u32::MAX };
+                cache.try_get(t, [numbers.get(t)[j], column, t.rank() % APART + APART * j as u32])
+            })
+        })
+    })
+}
+
+/// Returns the sum of the products of two parts of a row.
+#[inline(always)]
+fn product(t: impl Simt, a: [f32; MINE], b: [f32; MINE]) -> f32 {
+    let (mut sum, mut i) = (0.0, 0);
+    while i < MINE {
+        sum = t.fma(a[i], b[i], sum);
+        i += 1;
+    }
+    sum
+}
+
+/// Returns the sums over the parts of a row, in all threads that have one.
+#[inline(always)]
+fn of_row<'k, M: Team>(b: &mut Block<'k, M>, mut sums: Local<'k, M, f32>) -> Local<'k, M, f32> {
+    let mut distance = APART;
+    while distance < 32 {
+        let others = b.shuffle_xor(&sums, distance);
+        sums = b.each((&sums, &others), |t, (a, b)| a.get(t) + b.get(t));
+        distance *= 2;
+    }
+    sums
+}
+
+/// Declares the kernels for a type of keys and values: with the elements of a piece, and the blocks
+/// of attention that a multiprocessor has at once, as many as there are registers for. A launcher
+/// by types takes no buffer of pairs of a type that it chooses.
 macro_rules! of_types {
-    ($($e:ident $append:ident $attention:ident;)*) => {$(
+    ($($e:ident $piece:literal $at_once:literal $append:ident $attention:ident;)*) => {$(
         kernel! {
-            /// Writes the keys and values of the last `new` rows of each sequence to its pages.
+            /// Writes the keys and values of the last `new` rows of each sequence, of all blocks of
+            /// the model, to its pages. `qkv` has `room` rows of each block, of which the first
+            /// `sequences * new` are those.
             pub(super) fn $append(
-                t: impl Simt, sequences: u32, new: u32, heads: u32, size: u32, pages: u32, progress: In<i32>[sequences, 4],
-                rules: In<i32>[sequences, 5], owners: In<i32>[pages, 2], qkv: In<$e>[rows = sequences * new, 3, heads, size],
-                keys: Out<[$e; 4]>[pages, columns = heads * size.div_ceil(4), 16] by [block, rank, all],
-                values: Out<[$e; 4]>[pages, 16, columns] by [block, all, rank],
+                t: impl Simt, sequences: u32, new: u32, blocks: u32, room: u32, heads: u32, size: u32, pages: u32,
+                progress: In<i32>[sequences, 4], rules: In<i32>[sequences, 5], owners: In<i32>[pages, 2],
+                qkv: In<$e>[rows = blocks * room, 3, heads, size],
+                keys: Out<[$e; $piece]>[pages, blocks, columns = heads * size.div_ceil($piece), 16] by [block, block(y), rank, all],
+                values: Out<[$e; $piece]>[pages, blocks, columns, 16] by [block, block(y), rank, all],
             )
-            require { size >= 1, sequences >= 1 }
-            grid(pages) block(256) bounds(256, 4)
+            require { size >= 1, sequences >= 1, sequences * new <= room, blocks <= 65535 }
+            grid(pages, blocks) block(128) bounds(128, 8)
             {
-                let page = t.block_idx().x;
+                let (page, block) = (t.block_idx().x, t.block_idx().y);
                 // The sequences have neighboring numbers.
                 let [owner, ordinal] = [0, 1].map(|field| owners.get(t, [page, field]));
                 let sequence = owner.wrapping_sub(rules.get(t, [0, NUMBER])) as u32;
@@ -108,30 +215,30 @@ macro_rules! of_types {
                 if from >= new && from < 0u32.wrapping_sub(ROWS - 1) {
                     return;
                 }
-                let quads = size.div_ceil(4);
-                // The compiler must not know it: it would unroll the loop, whose addresses then
-                // need more registers than there are.
-                let rows_of_page = ROWS + (size >> 31);
+                let pieces = size.div_ceil($piece);
+                // The first row of the page that is not new.
+                let last = new.wrapping_sub(from).min(ROWS);
                 let mut column = t.rank();
                 while column < columns {
-                    let (head, quad) = (column / quads, column % quads * 4);
-                    let four = |from: u32, part: u32| -> [$e; 4] {
+                    let (head, piece) = (column / pieces, column % pieces * $piece);
+                    let row_of_block = block * room + sequence * new;
+                    let eight = |from: u32, part: u32| -> [$e; $piece] {
                         core::array::from_fn(|i| {
-                            let (row, c) = ((sequence * new).wrapping_add(from), quad + i as u32);
+                            let (row, c) = (row_of_block.wrapping_add(from), piece + i as u32);
                             if from < new && c < size { qkv.get(t, [row, part, head, c]) } else { <$e>::narrow(0.0) }
                         })
                     };
                     let mut row = if from < new { 0 } else { 0u32.wrapping_sub(from) };
-                    while row < rows_of_page {
+                    while row < last {
                         let from = |i: usize| first.wrapping_add(row + i as u32).wrapping_sub(start);
                         // The loads of several rows are under way at once.
-                        let some: [[[$e; 4]; 2]; AT_ONCE] =
-                            core::array::from_fn(|i| [1, 2].map(|part| four(from(i), part)));
+                        let some: [[[$e; $piece]; 2]; AT_ONCE] =
+                            core::array::from_fn(|i| [1, 2].map(|part| eight(from(i), part)));
                         let mut i = 0;
                         while i < AT_ONCE {
-                            if from(i) < new && row + (i as u32) < ROWS {
-                                keys.set(t, [page, column, row + i as u32], some[i][0]);
-                                values.set(t, [page, row + i as u32, column], some[i][1]);
+                            if row + (i as u32) < last {
+                                keys.set(t, [page, block, column, row + i as u32], some[i][0]);
+                                values.set(t, [page, block, column, row + i as u32], some[i][1]);
                             }
                             i += 1;
                         }
@@ -143,140 +250,113 @@ macro_rules! of_types {
         }
 
         kernel! {
-            /// Computes attention of the newest row of each sequence: to all its rows in the cache,
-            /// of which it is the last one. `q`, `k` and `v` of the newest rows lie side by side.
+            /// Computes attention of the newest row of each sequence in a block of the model: to
+            /// its rows in the cache, and to itself. `q`, `k` and `v` of these rows lie side by
+            /// side.
             pub(super) fn $attention(
-                b: impl Cooperative, sequences: u32, heads: u32, size: u32, pages: u32, most: u32, scale: f32,
-                progress: In<i32>[sequences, 4], table: In<i32>[sequences, most], qkv: In<$e>[sequences, 3, heads, size],
-                keys: In<[$e; 4]>[pages, columns = heads * size.div_ceil(4), 16], values: In<[$e; 4]>[pages, 16, columns],
-                out: Out<$e>[sequences, heads, size] by [block, block(y), rank],
+                b: impl Cooperative, sequences: u32, block: u32, blocks: u32, heads: u32, size: u32, pages: u32, most: u32,
+                scale: f32, progress: In<i32>[sequences, 4], table: In<i32>[sequences, most],
+                qkv: In<$e>[sequences, 3, heads, size],
+                keys: In<[$e; $piece]>[pages, columns = blocks * heads * size.div_ceil($piece), 16],
+                values: In<[$e; $piece]>[pages, columns, 16], out: Out<$e>[sequences, heads, size] by [block, block(y), rank],
             )
-            require { (1..=64).contains(&size), heads <= 65535, most <= 1 << 24 }
-            grid(sequences, heads) block(192) bounds(THREADS, 6) shared(4 * 64 + 4 * 6 + 4 * 2 * 192 + 4 * 5 * 192)
+            require { (1..=64).contains(&size), heads <= 65535, most <= 1 << 24, block < blocks }
+            grid(sequences, heads) block(128) bounds(THREADS, $at_once) shared(4 * 3 * MOST + 4 * PAGES + 4 * 17 * PITCH)
             {
-                // Loads of a key, and of values, that are under way at once: as many as there are
-                // registers for.
-                const QUADS: usize = 4 / size_of::<$e>();
-                const VALUES: usize = 8 / size_of::<$e>();
                 let (sequence, head) = (b.idx().x, b.idx().y);
                 let has = progress.get(&b, [sequence, HAS]) as u32;
                 let idle = progress.get(&b, [sequence, LEFT]) <= 0;
-                let count = if idle { 0 } else { has.saturating_add(1).min(most.saturating_mul(ROWS)) };
-                let quads = size.div_ceil(4);
-                let page_of = move |row: u32| [sequence, row / ROWS];
-                let no = u32::MAX;
+                // The rows in the cache, which does not have the newest one yet.
+                let count = if idle { 0 } else { has.min(most.saturating_mul(ROWS)) };
+                let pieces = size.div_ceil($piece);
+                let columns = [(block * heads + head) * pieces, pieces];
 
-                let q = b.shared::<f32>(64);
-                let q = b.fill(q, (), move |t, (), c| {
-                    if c < size { qkv.get(t, [sequence, 0, head, c]).wide() * (scale * LOG2_E) } else { 0.0 }
+                let new = b.shared::<f32>(3 * MOST);
+                let new = b.fill(new, (), move |t, (), i| {
+                    let (part, c) = (i / MOST, i % MOST);
+                    let v = if c < size { qkv.get(t, [sequence, part, head, c]).wide() } else { 0.0 };
+                    if part == 0 { v * (scale * LOG2_E) } else { v }
                 });
-                let q = b.sync(q.read());
-                let (mut warps, mut powers) = (b.shared::<f32>(THREADS / 32), b.shared::<f32>(THREADS * KEYS as u32));
-                // The largest score so far; four sums of values and the sum of powers.
-                let most_so_far = b.each((), |_, ()| f32::NEG_INFINITY);
-                let sums = b.each((), |_, ()| [0f32; 5]);
-                let mut from = 0;
-                while from < count {
-                    let scores = b.each(&q, move |t, q| -> [f32; KEYS] {
-                        let row = |i: usize| from + THREADS * i as u32 + t.rank();
-                        let pages: [u32; KEYS] = core::array::from_fn(|i| {
-                            if row(i) < count { table.try_get(t, page_of(row(i))).map_or(no, |page| page as u32) } else { no }
-                        });
-                        let (mut scores, mut quad) = ([0.0; KEYS], 0);
-                        while quad < quads {
-                            let some: [[[$e; 4]; KEYS]; QUADS] = core::array::from_fn(|next| {
-                                core::array::from_fn(|i| {
-                                    let (quad, zeros) = (quad + next as u32, [<$e>::narrow(0.0); 4]);
-                                    let at = [pages[i], head * quads + quad, row(i) % ROWS];
-                                    if quad < quads { keys.try_get(t, at).unwrap_or(zeros) } else { zeros }
-                                })
-                            });
-                            let mut next = 0;
-                            while next < QUADS {
-                                let first = 4 * (quad + next as u32);
-                                let q: [f32; 4] = core::array::from_fn(|c| q.get(t, first + c as u32));
-                                let mut i = 0;
-                                while i < KEYS {
-                                    let mut c = 0;
-                                    while c < 4 {
-                                        scores[i] = t.fma(q[c], some[next][i][c].wide(), scores[i]);
-                                        c += 1;
-                                    }
-                                    i += 1;
-                                }
-                                next += 1;
-                            }
-                            quad += QUADS as u32;
-                        }
-                        core::array::from_fn(|i| if row(i) < count { scores[i] } else { f32::NEG_INFINITY })
+                let new = b.sync(new.read());
+                let q = b.each(&new, |t, new| mine_of(t, new, 0));
+                // The newest row is the first one of a thread. All warps compute its score.
+                let products = b.each((&new, &q), |t, (new, q)| product(**t, q.get(t), mine_of(t, new, 1)));
+                let score = of_row(&mut b, products);
+                // The largest score so far, the sum of powers, and the sums of values.
+                let so_far = b.each((&new, &score), |t, (new, score)| {
+                    if t.rank() < 32 && t.rank() % APART == 0 {
+                        (score.get(t), 1.0, mine_of(t, new, 2))
+                    } else {
+                        (f32::MIN, 0.0, [0.0; MINE])
+                    }
+                });
+                let mut first = 0;
+                while first * ROWS < count {
+                    // A row that does not exist has no page.
+                    let numbers = b.each((), move |t, ()| {
+                        let page = first + t.rank() / 32;
+                        let number = table.try_get(t, [sequence, page]).unwrap_or(-1) as u32;
+                        let row = page * ROWS + t.rank() % APART;
+                        [row, row + APART].map(|row| if row < count { number } else { u32::MAX })
                     });
-                    let mine = b.each(&scores, |t, scores| scores.get(t).into_iter().fold(f32::NEG_INFINITY, f32::max));
-                    let mine = b.warp_max(&mine);
-                    let filled = b.publish_warps(warps, &mine);
-                    let all = b.sync(filled.read());
-                    let shrink = b.each((&all, &most_so_far), |t, (all, most)| {
-                        let (old, mut new, mut i) = (most.get(t), most.get(t), 0);
-                        while i < THREADS / 32 {
-                            new = new.max(all.get(t, i));
+                    let k = load::<_, $e>(&b, keys, &numbers, columns);
+                    let v = load::<_, $e>(&b, values, &numbers, columns);
+                    let [low, high] = [0, 1].map(|j: usize| {
+                        let products = b.each((&k, &q), move |t, (k, q)| {
+                            product(**t, q.get(t), <$e>::elements(k.get(t)[j]))
+                        });
+                        of_row(&mut b, products)
+                    });
+                    b.each((&v, &low, &high, &so_far), move |t, (v, low, high, so_far)| {
+                        let row = (first + t.rank() / 32) * ROWS + t.rank() % APART;
+                        let score = |row: u32, v: f32| if row < count { v } else { f32::NEG_INFINITY };
+                        let scores = [score(row, low.get(t)), score(row + APART, high.get(t))];
+                        let (old, mut sum, mut sums) = so_far.get(t);
+                        let most = old.max(scores[0]).max(scores[1]);
+                        let shrink = t.exp2_approx(old - most);
+                        let p = scores.map(|score| t.exp2_approx(score - most));
+                        sum = t.fma(sum, shrink, p[0]) + p[1];
+                        let values = v.get(t).map(<$e as Cached>::elements);
+                        let mut i = 0;
+                        while i < MINE {
+                            sums[i] = t.fma(p[1], values[1][i], t.fma(p[0], values[0][i], sums[i] * shrink));
                             i += 1;
                         }
-                        most.set(t, new);
-                        t.exp2_approx(old - new)
+                        so_far.set(t, (most, sum, sums));
                     });
-                    let p = b.each((&scores, &most_so_far), |t, (scores, most)| {
-                        let most = most.get(t);
-                        scores.get(t).map(|score| t.exp2_approx(score - most))
-                    });
-                    let filled = b.publish_rows(powers, THREADS, &p);
-                    let (again, p) = b.sync((all.renew(), filled.read()));
-                    b.each((&p, &shrink, &sums), move |t, (p, shrink, sums)| {
-                        let (group, quad) = (t.rank() / quads, t.rank() % quads);
-                        let groups = THREADS / quads;
-                        if group >= groups {
-                            return;
-                        }
-                        let shrink = shrink.get(t);
-                        let mut mine = sums.get(t).map(|sum| sum * shrink);
-                        let (mut i, here) = (group, (count - from).min(THREADS * KEYS as u32));
-                        while i < here {
-                            // The order of the sums is that of the rows.
-                            let some: [(f32, [$e; 4]); VALUES] = core::array::from_fn(|k| {
-                                let i = i + k as u32 * groups;
-                                let page = table.try_get(t, page_of(from + i)).map_or(no, |page| page as u32);
-                                let page = if i < here { page } else { no };
-                                let v = values.try_get(t, [page, (from + i) % ROWS, head * quads + quad]);
-                                (if i < here { p.get(t, i) } else { 0.0 }, v.unwrap_or([<$e>::narrow(0.0); 4]))
-                            });
-                            let mut k = 0;
-                            while k < VALUES {
-                                let (p, v) = some[k];
-                                let mut c = 0;
-                                while c < 4 {
-                                    mine[c] = t.fma(p, v[c].wide(), mine[c]);
-                                    c += 1;
-                                }
-                                mine[4] += p;
-                                k += 1;
-                            }
-                            i += VALUES as u32 * groups;
-                        }
-                        sums.set(t, mine);
-                    });
-                    (warps, powers) = (again, b.sync(p.renew()));
-                    from += THREADS * KEYS as u32;
+                    first += PAGES;
                 }
-                let all = b.shared::<f32>(5 * THREADS);
-                let filled = b.publish_rows(all, THREADS, &sums);
+                let mine = b.each(&so_far, |t, so_far| so_far.get(t).0);
+                let mine = b.warp_max(&mine);
+                let warps = b.shared::<f32>(PAGES);
+                let filled = b.publish_warps(warps, &mine);
+                let warps = b.sync(filled.read());
+                let rows = b.each((&warps, &so_far), |t, (warps, so_far)| -> [f32; MINE + 1] {
+                    let (old, sum, sums) = so_far.get(t);
+                    let (mut most, mut warp) = (warps.get(t, 0), 1);
+                    while warp < PAGES {
+                        most = most.max(warps.get(t, warp));
+                        warp += 1;
+                    }
+                    let shrink = t.exp2_approx(old - most);
+                    core::array::from_fn(|i| shrink * if i < MINE { sums[i] } else { sum })
+                });
+                let all = b.shared::<f32>(17 * PITCH);
+                let filled = b.publish_rows(all, PITCH, &rows);
                 let all = b.sync(filled.read());
                 b.each(&all, move |t, all| {
                     for out in out.mine(t) {
                         let [_, _, c] = out.at();
-                        let (mut sum, mut of, mut group) = (0.0, 0.0, 0);
-                        while group < THREADS / quads {
-                            let thread = group * quads + c / 4;
-                            sum += all.get(t, c % 4 * THREADS + thread);
-                            of += all.get(t, 4 * THREADS + thread);
-                            group += 1;
+                        let (c, mine) = (c % MINE as u32, c / MINE as u32 * APART);
+                        let (mut sum, mut of, mut thread) = (0.0, 0.0, 0);
+                        while thread < THREADS {
+                            let mut row = 0;
+                            while row < APART {
+                                sum += all.get(t, c * PITCH + thread + mine + row);
+                                of += all.get(t, MINE as u32 * PITCH + thread + row);
+                                row += 1;
+                            }
+                            thread += 32;
                         }
                         out.set(<$e>::narrow(if idle { 0.0 } else { sum / of }));
                     }
@@ -286,8 +366,8 @@ macro_rules! of_types {
     )*};
 }
 of_types! {
-    f32 append_rows_f32 paged_attention_f32;
-    u16 append_rows_bf16 paged_attention_bf16;
+    f32 4 4 append_rows_f32 paged_attention_f32;
+    u16 8 6 append_rows_bf16 paged_attention_bf16;
 }
 
 /// Returns the 64 bits that a seed gives for a place: number `place` of the generator SplitMix64

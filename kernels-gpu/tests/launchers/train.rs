@@ -244,34 +244,33 @@ fn newest_rows(t: &Trial<'_, '_>) -> Result<()> {
 }
 
 /// The numbers of keys, or of values, in some pages.
-fn pages(count: u32, [heads, size]: [u32; 2]) -> usize {
-    train::PAGE * (count * heads * size.next_multiple_of(4)) as usize
+fn pages<E>(count: u32, blocks: u32, [heads, size]: [u32; 2]) -> usize {
+    let size = (size as usize).next_multiple_of(16 / size_of::<E>());
+    train::PAGE * (count * blocks * heads) as usize * size
 }
 
 fn append_rows<E: train::TrainElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
     let (sequences, new, count, heads) = (t.within(1, 4), t.pick(&[0, 1, 20]), t.below(12), heads(t));
+    let blocks = [t.below(4), sequences * new + t.below(3)];
     let owners = t.signed((0..count).flat_map(|_| [t.below(5), t.below(5)]).collect())?;
-    let qkv = t.numbers::<E>((sequences * new * 3 * heads[0] * heads[1]) as usize)?;
-    let (progress, rules, rows) = (progress(t, sequences)?, rules(t, sequences)?, [sequences, new]);
-    let (mut keys, mut values) = (t.room::<E>(pages(count, heads))?, t.room::<E>(pages(count, heads))?);
-    let (keys, values) = (&mut keys, &mut values);
-    train::append_rows(
-        t,
-        AppendRows { rows, heads, progress: &progress, rules: &rules, owners: &owners, qkv: &qkv, keys, values },
-    )
+    let qkv = t.numbers::<E>((blocks[0] * blocks[1] * 3 * heads[0] * heads[1]) as usize)?;
+    let (progress, rules, rows) = (&progress(t, sequences)?, &rules(t, sequences)?, [sequences, new]);
+    let room = pages::<E>(count, blocks[0], heads);
+    let (keys, values) = (&mut t.room::<E>(room)?, &mut t.room::<E>(room)?);
+    let (owners, qkv) = (&owners, &qkv);
+    train::append_rows(t, AppendRows { rows, blocks, heads, progress, rules, owners, qkv, keys, values })
 }
 
 fn paged_attention<E: train::TrainElement + Number>(t: &Trial<'_, '_>) -> Result<()> {
     let (sequences, count, most, heads) = (t.within(1, 4), t.below(12), t.pick(&[0, 1, 5, 40]), heads(t));
     let table = t.signed((0..sequences * most).map(|_| t.below(14)).collect())?;
     let width = (sequences * heads[0] * heads[1]) as usize;
-    let (progress, qkv) = (progress(t, sequences)?, t.numbers::<E>(3 * width)?);
-    let (keys, values) = (t.numbers::<E>(pages(count, heads))?, t.numbers::<E>(pages(count, heads))?);
-    let (table, keys, values, out) = (&table, &keys, &values, &mut t.room::<E>(width)?);
-    train::paged_attention(
-        t,
-        PagedAttention { sequences, heads, progress: &progress, table, qkv: &qkv, keys, values, out },
-    )
+    let blocks = t.within(1, 3);
+    let (block, room) = ([t.below(blocks), blocks], pages::<E>(count, blocks, heads));
+    let (progress, qkv) = (&progress(t, sequences)?, &t.numbers::<E>(3 * width)?);
+    let (table, keys, values) = (&table, &t.numbers::<E>(room)?, &t.numbers::<E>(room)?);
+    let out = &mut t.room::<E>(width)?;
+    train::paged_attention(t, PagedAttention { sequences, block, heads, progress, table, qkv, keys, values, out })
 }
 
 fn sample(t: &Trial<'_, '_>) -> Result<()> {

@@ -8,9 +8,9 @@ use crate::{Element, Simt, bf16, f16};
 /// An element of a buffer in a declaration without `unsafe`: a number, or `[T; N]`, which is `N`
 /// neighboring numbers (or arrays) of the buffer.
 ///
-/// Two or four numbers of together at most 16 bytes are one access of a GPU. The launcher then
-/// refuses a buffer that does not start on a multiple of these bytes. Other arrays are loaded and
-/// stored part by part.
+/// Two or four numbers of together at most 16 bytes, or eight of 16 bits, are one access of a GPU
+/// (with a hint, eight are loaded and stored part by part). The launcher then refuses a buffer that
+/// does not start on a multiple of these bytes. Other arrays are loaded and stored part by part.
 #[diagnostic::on_unimplemented(
     message = "a buffer of a kernel without `unsafe` cannot have elements of type `{Self}`",
     note = "an element is a number (`u8` to `u64`, `i8` to `i64`, `f16`, `bf16`, `f32`, `f64`), or an array such as `[f32; 4]`"
@@ -126,7 +126,8 @@ numbers! {
 
 /// The bytes of `N` elements `T` if they are one access, otherwise 0.
 const fn whole<T: Item, const N: usize>() -> usize {
-    if (N == 2 || N == 4) && N <= T::WIDEST { size_of::<[T; N]>() } else { 0 }
+    let one = (N == 2 || N == 4) && N <= T::WIDEST || N == 8 && T::COUNT == 1 && size_of::<T>() == 2;
+    if one { size_of::<[T; N]>() } else { 0 }
 }
 
 /// The elements before they are loaded. (A closure for each element would hide the line of the
@@ -145,6 +146,24 @@ struct Quad([u32; 4]);
 // SAFETY: Four words fill its 16 bytes, each bit pattern is a value, and it is `repr(C)`.
 unsafe impl Element for Quad {}
 
+/// Eight numbers of 16 bits that are one access.
+#[derive(Clone, Copy)]
+#[repr(C, align(16))]
+struct Eight([u64; 2]);
+
+// SAFETY: Two words fill its 16 bytes, each bit pattern is a value, and it is `repr(C)`.
+unsafe impl Element for Eight {}
+
+impl Eight {
+    /// Takes the words apart by shifts. The compiler then sees that two neighbors are 32 bits of
+    /// what was loaded, and does not load them again.
+    #[inline(always)]
+    fn numbers(self) -> [u16; 8] {
+        let words = self.0.map(u64::to_le);
+        core::array::from_fn(|i| ((words[i / 4] >> (i % 4 * 16)) as u16).to_le())
+    }
+}
+
 impl<T: Item, const N: usize> Sealed for [T; N] {}
 impl<T: Item, const N: usize> Item for [T; N] {
     type Number = T::Number;
@@ -162,6 +181,7 @@ impl<T: Item, const N: usize> Item for [T; N] {
         // size of the element, of which each bit pattern is a value.
         unsafe {
             match const { whole::<T, N>() } {
+                16 if N == 8 => transmute_copy(&cx.load(p.cast::<Eight>()).numbers()),
                 16 => transmute_copy(&cx.load(p.cast::<Quad>())),
                 8 => transmute_copy(&cx.load(p.cast::<u64>())),
                 4 => transmute_copy(&cx.load(p.cast::<u32>())),

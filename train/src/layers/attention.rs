@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use thalweg::{Brand, DeviceSlice, Stream};
+use thalweg::{Brand, DeviceSlice};
 use thalweg_kernels::train::{
-    AppendRows, Attention, AttentionBackward, PagedAttention, append_rows, attention, attention_backward,
-    paged_attention,
+    Attention, AttentionBackward, PagedAttention, attention, attention_backward, paged_attention,
 };
 
 use super::{BackwardPass, ForwardPass, Linear, Sequences};
@@ -58,17 +57,17 @@ pub struct AttentionBuffers<'a, S, E> {
     pub logs: &'a mut DeviceSlice<S, f32>,
 }
 
-/// The pages of a cache in which a block keeps keys and values, and the sequences whose newest rows
-/// are computed: see `thalweg_kernels::train::append_rows`.
+/// The pages of a cache in which the blocks of a model keep keys and values, and the sequences
+/// whose newest rows are computed: see `thalweg_kernels::train::append_rows`.
 pub(crate) struct PagedRows<'a, S, E> {
     /// The sequences.
     pub(crate) rows: usize,
     pub(crate) progress: &'a DeviceSlice<S, i32>,
-    pub(crate) rules: &'a DeviceSlice<S, i32>,
     pub(crate) table: &'a DeviceSlice<S, i32>,
-    pub(crate) owners: &'a DeviceSlice<S, i32>,
-    pub(crate) keys: &'a mut DeviceSlice<S, E>,
-    pub(crate) values: &'a mut DeviceSlice<S, E>,
+    /// Which block this is, and how many there are.
+    pub(crate) block: [usize; 2],
+    pub(crate) keys: &'a DeviceSlice<S, E>,
+    pub(crate) values: &'a DeviceSlice<S, E>,
 }
 
 /// Room for the gradients inside [`SelfAttention`].
@@ -159,36 +158,23 @@ impl SelfAttention {
         self.proj.forward_f32(pass, rows, kept.out, residual, y)
     }
 
-    /// Writes the keys and values of `new` rows of each sequence, which `qkv` has, to their pages.
-    pub(crate) fn append<S: Brand, E: Precision>(
-        &self,
-        s: &Stream<S>,
-        new: usize,
-        qkv: &DeviceSlice<S, E>,
-        pages: &mut PagedRows<'_, S, E>,
-    ) -> thalweg::Result<()> {
-        let &mut PagedRows { rows, progress, rules, owners, ref mut keys, ref mut values, .. } = pages;
-        let (rows, heads) = ([rows as u32, new as u32], self.heads());
-        append_rows(s, AppendRows { rows, heads, progress, rules, owners, qkv, keys, values })
-    }
-
     /// Computes `y` [rows, width] from the newest row `x` of each sequence, and adds `residual`.
-    /// The keys and values of all rows before are in their pages, and those of the new ones go
-    /// there.
+    /// The keys and values of all rows before are in their pages, and those of the newest ones stay
+    /// in `kept`.
     pub(crate) fn forward_paged<S: Brand, E: Precision>(
         &self,
         pass: &mut ForwardPass<'_, S, E>,
-        mut pages: PagedRows<'_, S, E>,
+        pages: PagedRows<'_, S, E>,
         x: &DeviceSlice<S, E>,
         kept: &mut AttentionBuffers<'_, S, E>,
         residual: &DeviceSlice<S, f32>,
         y: &mut DeviceSlice<S, f32>,
     ) -> thalweg::Result<()> {
-        self.qkv.forward(pass, pages.rows, x, kept.qkv)?;
-        self.append(pass.stream, 1, kept.qkv, &mut pages)?;
-        let PagedRows { rows, progress, table, keys, values, .. } = pages;
-        let (sequences, heads, qkv, out) = (rows as u32, self.heads(), &*kept.qkv, &mut *kept.out);
-        let attention = PagedAttention { sequences, heads, progress, table, qkv, keys, values, out };
+        let PagedRows { rows, progress, table, block, keys, values } = pages;
+        self.qkv.forward(pass, rows, x, kept.qkv)?;
+        let (sequences, block, heads) = (rows as u32, block.map(|n| n as u32), self.heads());
+        let (qkv, out) = (&*kept.qkv, &mut *kept.out);
+        let attention = PagedAttention { sequences, block, heads, progress, table, qkv, keys, values, out };
         paged_attention(pass.stream, attention)?;
         self.proj.forward_f32(pass, rows, kept.out, Some(residual), y)
     }

@@ -123,7 +123,8 @@ pub struct TransformerActivations<E: Precision> {
     stats: Vec<DeviceBuffer<f32>>,
     logs: Vec<DeviceBuffer<f32>>,
     normed1: Vec<DeviceBuffer<E>>,
-    qkv: Vec<DeviceBuffer<E>>,
+    /// Queries, keys and values of each block, one block behind another.
+    qkv: DeviceBuffer<E>,
     attended: Vec<DeviceBuffer<E>>,
     normed2: Vec<DeviceBuffer<E>>,
     /// The inputs of GELU. It is there only if a gradient is needed.
@@ -133,6 +134,9 @@ pub struct TransformerActivations<E: Precision> {
     features: DeviceBuffer<f32>,
     #[resource(plain)]
     config: TransformerConfig,
+    /// The blocks that have a part of `qkv`.
+    #[resource(plain)]
+    parts: usize,
 }
 
 /// Room for the gradients of activations. On a stream it has the form
@@ -184,13 +188,14 @@ impl<S: LiveBrand, E: Precision> TransformerActivationsOn<S, E> {
             stats: each!(2 * depth + 1, 2),
             logs: each!(depth, heads),
             normed1: each!(depth, width),
-            qkv: each!(depth, 3 * width),
+            qkv: s.alloc(depth * 3 * rows * width)?,
             attended: each!(depth, width),
             normed2: each!(depth, width),
             hidden: each!(if learns { depth } else { 0 }, 4 * width),
             activated: each!(depth, 4 * width),
             features: s.alloc(rows * width)?,
             config,
+            parts: depth,
         })
     }
 
@@ -202,7 +207,8 @@ impl<S: LiveBrand, E: Precision> TransformerActivationsOn<S, E> {
     /// There is no memory, or the device failed.
     pub fn cached(s: &Stream<S>, config: TransformerConfig, rows: usize, all: usize) -> thalweg::Result<Self> {
         let mut room = Self::new(s, config, rows, false)?;
-        room.qkv = (0..config.depth).map(|_| s.alloc(3 * all * config.width)).collect::<Result<_, _>>()?;
+        room.qkv = s.alloc(config.depth * 3 * all * config.width)?;
+        room.parts = config.depth;
         Ok(room)
     }
 }
@@ -216,9 +222,11 @@ impl<S: Brand, E: Precision> TransformerActivationsOn<S, E> {
         Ok(self.x[0].slice_mut(..rows * self.config.width)?)
     }
 
-    /// Returns queries, keys and values of a block of [`cached`](Self::cached) rows, [rows, 3, width].
-    pub(crate) fn qkv(&self, block: usize, rows: usize) -> thalweg::Result<&DeviceSlice<S, E>> {
-        Ok(self.qkv[block].slice(..3 * rows * self.config.width)?)
+    /// Returns queries, keys and values of [`cached`](Self::cached) rows, [blocks, rows of each, 3,
+    /// width], and how many blocks and rows those are.
+    pub(crate) fn qkv(&self) -> (&DeviceSlice<S, E>, [usize; 2]) {
+        let room = self.qkv.len() / (3 * self.config.width * self.parts).max(1);
+        (&self.qkv, [self.parts, room])
     }
 
     /// Returns the rows behind the last norm, [rows, width].
@@ -276,6 +284,12 @@ impl<S: Brand, E: Precision> TransformerScratchOn<S, E> {
     }
 }
 
+/// Returns one of equal parts of a buffer.
+fn part_of<S, E>(buffer: &mut DeviceSlice<S, E>, part: usize, parts: usize) -> thalweg::Result<&mut DeviceSlice<S, E>> {
+    let len = buffer.len() / parts;
+    Ok(buffer.slice_mut(part * len..(part + 1) * len)?)
+}
+
 impl Transformer {
     /// Adds the tensors of the blocks, `{prefix}blocks.{k}.` and then `norm1`, `attn.qkv`,
     /// `attn.proj`, `norm2`, `mlp.fc1` and `mlp.fc2`, and of `{prefix}norm` to a layout. The names
@@ -297,11 +311,6 @@ impl Transformer {
         };
         let blocks = (0..depth).map(block).collect::<Result<_>>()?;
         Ok(Self { width, blocks, norm: LayerNorm::new(layout, &format!("{prefix}norm"), width, eps)? })
-    }
-
-    /// Returns the attention of each block.
-    pub(crate) fn attentions(&self) -> impl Iterator<Item = &SelfAttention> {
-        self.blocks.iter().map(|block| &block.attn)
     }
 
     /// Computes [`features`](TransformerActivationsOn::features) from
@@ -348,9 +357,8 @@ impl Transformer {
             let (x, next) = (x.slice(..n)?, next.slice_mut(..n)?);
             let (normed, mid) = (a.normed1[k].slice_mut(..n)?, a.mid[k].slice_mut(..n)?);
             block.norm1.forward(pass, rows, x, a.stats[2 * k].slice_mut(..2 * rows)?, normed)?;
-            let kv = place % a.qkv.len();
             let mut attended = AttentionBuffers {
-                qkv: a.qkv[kv].slice_mut(..3 * all)?,
+                qkv: part_of(&mut a.qkv, place % a.parts, a.parts)?.slice_mut(..3 * all)?,
                 out: a.attended[k].slice_mut(..n)?,
                 logs: a.logs[k].slice_mut(..rows * a.config.heads)?,
             };
@@ -403,7 +411,7 @@ impl Transformer {
 
             let dy = E::rounded(s, dx, &mut scratch.operand)?;
             let kept = AttentionBuffers {
-                qkv: a.qkv[k].slice_mut(..3 * n)?,
+                qkv: part_of(&mut a.qkv, k, a.parts)?.slice_mut(..3 * n)?,
                 out: a.attended[k].slice_mut(..n)?,
                 logs: a.logs[k].slice_mut(..rows * a.config.heads)?,
             };

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 
 use thalweg::{Brand, DeviceBuffer, DeviceSlice, Event, Graph, GraphCache, GraphWork, LiveBrand, PinnedBuffer};
 use thalweg::{Resource, Stream};
-use thalweg_kernels::train::{PAGE, PROGRESS, RULES, sample};
+use thalweg_kernels::train::{AppendRows, PAGE, PROGRESS, RULES, append_rows, sample};
 
 use super::{Decoder, VisionLanguageConfig};
 use crate::batch::upload;
@@ -71,14 +71,14 @@ impl TextServerOptions {
     /// Returns the bytes of a page of a model.
     #[must_use]
     pub fn page_bytes<E: Precision>(config: &VisionLanguageConfig) -> usize {
-        2 * config.text_depth * page_len(config) * size_of::<E>()
+        2 * page_len::<E>(config) * size_of::<E>()
     }
 }
 
-/// Returns the keys, or values, of a page of one block.
-fn page_len(config: &VisionLanguageConfig) -> usize {
-    let VisionLanguageConfig { text_embed_dim: width, text_num_heads: heads, .. } = *config;
-    PAGE * heads * width.checked_div(heads).unwrap_or(0).next_multiple_of(4)
+/// Returns the keys, or values, of a page.
+fn page_len<E>(config: &VisionLanguageConfig) -> usize {
+    let VisionLanguageConfig { text_embed_dim: width, text_num_heads: heads, text_depth: blocks, .. } = *config;
+    PAGE * blocks * heads * width.checked_div(heads).unwrap_or(0).next_multiple_of(16 / size_of::<E>())
 }
 
 /// A text that a [`TextServer`] is to write.
@@ -134,11 +134,11 @@ struct Serving<E: Precision> {
     progress: DeviceBuffer<i32>,
     rules: DeviceBuffer<i32>,
     next: DeviceBuffer<i32>,
-    /// The pages of each text, who has each page, and the cache: keys and values of each block.
+    /// The pages of each text, who has each page, and the cache: keys and values of all blocks.
     table: DeviceBuffer<i32>,
     owners: DeviceBuffer<i32>,
-    keys: Vec<DeviceBuffer<E>>,
-    values: Vec<DeviceBuffer<E>>,
+    keys: DeviceBuffer<E>,
+    values: DeviceBuffer<E>,
 }
 
 /// All memory of a server.
@@ -282,8 +282,7 @@ impl<S: LiveBrand, E: Precision> TextServer<S, E> {
         let mut layout = ParameterLayout::default();
         let model = Decoder::new(&mut layout, config)?;
         let weights = WeightsOn::new(s, &layout.flatten(file, "")?)?;
-        let page = pages * page_len(&config);
-        let cache = || (0..config.text_depth).map(|_| s.alloc(page)).collect::<thalweg::Result<_>>();
+        let cache = pages * page_len::<E>(&config);
         let mut ends = s.alloc(2 * (all + 1))?;
         upload(s, &(0..=all as i32).flat_map(|end| [0, end]).collect::<Vec<_>>(), &mut ends)?;
         let owners = vec![-1; 2 * pages];
@@ -296,7 +295,7 @@ impl<S: LiveBrand, E: Precision> TextServer<S, E> {
             progress_of_one: s.alloc(PROGRESS)?,
             rules_of_one: s.alloc(RULES)?,
             first: s.alloc(1)?,
-            newest: TransformerActivationsOn::new(s, decoder, texts, false)?,
+            newest: TransformerActivationsOn::cached(s, decoder, texts, texts)?,
             rows: s.alloc(texts * width * E::ROOM)?,
             logits: s.alloc(texts * vocab_size)?,
             progress: s.alloc_zeroed(texts * PROGRESS)?,
@@ -304,8 +303,8 @@ impl<S: LiveBrand, E: Precision> TextServer<S, E> {
             next: s.alloc(texts)?,
             table: s.alloc_zeroed(texts * most)?,
             owners: s.upload_blocking(&owners)?,
-            keys: cache()?,
-            values: cache()?,
+            keys: s.alloc(cache)?,
+            values: s.alloc(cache)?,
         };
         Ok(Self {
             stream: *s,
@@ -597,18 +596,29 @@ impl Enqueue<'_> {
         self.model.embedding.forward(&f, 0, v.prompt.slice(..prompt)?, of_text)?;
         let batch = Sequences::new(all, v.ends.slice(2 * all..2 * all + 2)?).with_prefix(rows as u32);
         self.model.blocks.forward(&mut f, &batch, &mut v.joining)?;
-        for (k, attn) in self.model.blocks.attentions().enumerate() {
-            let (progress, rules) = (&*v.progress_of_one, &*v.rules_of_one);
-            let (keys, values) = (&mut *v.keys[k], &mut *v.values[k]);
-            let (table, owners) = (&*v.table, &*v.owners);
-            let mut pages = PagedRows { rows: 1, progress, rules, table, owners, keys, values };
-            attn.append(s, all, v.joining.qkv(k, all)?, &mut pages)?;
-        }
+        let state = [&*v.progress_of_one, &*v.rules_of_one, &*v.owners];
+        self.append(s, [1, all], &v.joining, state, [&mut v.keys, &mut v.values])?;
         let features = v.joining.features(all)?.slice((all - 1) * width..)?;
         let features = E::rounded(s, features, &mut v.rows)?;
         let logits = v.logits.slice_mut(..ids)?;
         self.model.embedding.logits(&mut f, 1, features, logits)?;
         sample(s, 1, ids as u32, logits, &v.rules_of_one, &mut v.progress_of_one, &mut v.first)
+    }
+
+    /// Writes keys and values of the newest rows of texts, which all blocks have computed, to their
+    /// pages: the texts and the rows of each, and their state, rules and who has each page.
+    fn append<S: Brand, E: Precision>(
+        &self,
+        s: &Stream<S>,
+        rows: [usize; 2],
+        of: &TransformerActivationsOn<S, E>,
+        [progress, rules, owners]: [&DeviceSlice<S, i32>; 3],
+        [keys, values]: [&mut DeviceSlice<S, E>; 2],
+    ) -> thalweg::Result<()> {
+        let &VisionLanguageConfig { text_embed_dim: width, text_num_heads: heads, .. } = self.config;
+        let (qkv, blocks) = of.qkv();
+        let [rows, blocks, heads] = [rows, blocks, [heads, width / heads]].map(|pair| pair.map(|n| n as u32));
+        append_rows(s, AppendRows { rows, blocks, heads, progress, rules, owners, qkv, keys, values })
     }
 
     /// Writes a token of each of the first `rows` texts.
@@ -624,12 +634,12 @@ impl Enqueue<'_> {
         let (progress, rules) = (v.progress.slice_mut(..rows * PROGRESS)?, v.rules.slice(..rows * RULES)?);
         let mut f = ForwardPass::new(s, w, &mut v.matmul);
         self.model.embedding.newest(&f, rows, progress, v.newest.input(rows)?)?;
-        let (keys, values, owners) = (&mut v.keys, &mut v.values, &*v.owners);
+        let (keys, values, of) = (&*v.keys, &*v.values, &*progress);
         self.model.blocks.forward_by(&mut f, [rows, 0], &mut v.newest, |pass, k, attn, x, kept, residual, y| {
-            let (keys, values, progress) = (&mut *keys[k], &mut *values[k], &*progress);
-            let pages = PagedRows { rows, progress, rules, table, owners, keys, values };
-            attn.forward_paged(pass, pages, x, kept, residual, y)
+            let block = [k, self.config.text_depth];
+            attn.forward_paged(pass, PagedRows { rows, progress: of, table, block, keys, values }, x, kept, residual, y)
         })?;
+        self.append(s, [rows, 1], &v.newest, [of, rules, &v.owners], [&mut v.keys, &mut v.values])?;
         let features = E::rounded(s, v.newest.features(rows)?, &mut v.rows)?;
         let logits = v.logits.slice_mut(..rows * ids)?;
         self.model.embedding.logits(&mut f, rows, features, logits)?;
