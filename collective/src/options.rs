@@ -40,7 +40,7 @@ pub struct WorldOptions {
     pub backend: Backend,
     /// The number of multiprocessors (CTAs) that an operation of NCCL takes from the kernels beside
     /// it. `None` leaves the choice to NCCL. Of a sum by [peer
-    /// copies](Backend::Peer) `most` is the number of blocks, 16 without it.
+    /// copies](Backend::Peer) `most` is the number of blocks, 32 without it.
     pub ctas: Option<CtaRange>,
     /// The bytes of a bucket that a sum of all ranks by [peer copies](Backend::Peer) moves at once:
     /// one piece is copied while the one before is summed. Each rank has rooms for 16 pieces,
@@ -54,7 +54,7 @@ pub struct WorldOptions {
 
 impl Default for WorldOptions {
     /// 10 minutes for an operation, 5 minutes for the start, no comparison before calls, NCCL
-    /// where all ranks have it, and pieces of 4 MiB.
+    /// where all ranks have it, and pieces of 8 MiB.
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(600),
@@ -62,7 +62,7 @@ impl Default for WorldOptions {
             check_consistency: false,
             backend: Backend::Auto,
             ctas: None,
-            piece: 4 << 20,
+            piece: 8 << 20,
             graphs: false,
         }
     }

@@ -43,7 +43,7 @@ const SLOTS: usize = 16;
 /// accesses do.
 const UNIT: usize = 16;
 /// The blocks of a sum if the options do not say how many it may take. Each has 1024 threads.
-const BLOCKS: u32 = 16;
+const BLOCKS: u32 = 32;
 
 /// Memory of one rank that another one fills.
 type Room = Event<PeerBuffer<u64>>;
