@@ -351,7 +351,15 @@ fn there_can_be_more_tiles_than_a_device_computes_at_once() {
 #[test]
 fn a_few_rows_times_a_wide_matrix_are_those_of_the_reference() {
     let case = Case { gaps: [8, 0, 8, 0], bias: true, transposed: [false, true], seed: 1, ..PLAIN };
-    for (types, extents) in [(1, [24, 4104, 264]), (3, [70, 8200, 264]), (2, [66, 4104, 520]), (4, [17, 16392, 272])] {
+    // With 2056 columns a warp has one step in a stage, and 1288 values of k need more stages than
+    // there are turns.
+    for (types, extents) in [
+        (3, [40, 2056, 1288]),
+        (1, [24, 4104, 264]),
+        (3, [70, 8200, 1032]),
+        (2, [66, 4104, 520]),
+        (4, [17, 16392, 272]),
+    ] {
         on_each_device(|s| check_types(s, &Case { types, extents, ..case }));
         let checked = Device::checked_cpu().unwrap();
         let extents = [17, extents[1], 40];
@@ -425,7 +433,7 @@ fn the_number_of_rows_does_not_change_the_bits_of_a_row() {
     }
     on_each_device(|s| {
         check::<_, f32>(s, 40);
-        for n in [40, 4104, 16392] {
+        for n in [40, 2056, 4104, 16392] {
             check::<_, f16>(s, n);
             check::<_, bf16>(s, n);
         }

@@ -280,9 +280,23 @@ fn a_broken_request_is_its_own_error() {
         for options in [options().with_texts(0), options().with_texts(129), options().with_pages(0), rows(0)] {
             assert!(matches!(TextServer::<_, f32>::from_tensors(s, &file, options), Err(Error::Config(_))));
         }
-        for options in [rows(usize::MAX), rows(i32::MAX as usize + 1 - PLACES)] {
+        // The kernels cannot number the keys of so many pages.
+        let many = options().with_pages(100_000_000);
+        for options in [rows(usize::MAX), rows(i32::MAX as usize + 1 - PLACES), many] {
             assert!(matches!(TextServer::<_, f32>::from_tensors(s, &file, options), Err(Error::Config(_))));
         }
+    });
+}
+
+#[test]
+fn a_decoder_without_blocks_writes_texts() {
+    let config = model([2, 4]).0.with_text_depth(0);
+    let file = config.init(5).unwrap();
+    AnyStream::new(Device::cpu().unwrap()).unwrap().enter(|s| {
+        let mut server = TextServer::<_, f32>::from_tensors(s, &file, options()).unwrap();
+        let requests: Vec<_> = (0..3).map(|n| asked(n, 8, 6).request.with_count(4).with_stop(vec![])).collect();
+        let (texts, _) = serve_all(&mut server, &requests, |_, _| {});
+        assert!(texts.iter().all(|text| text.len() == 4), "{texts:?}");
     });
 }
 

@@ -71,14 +71,15 @@ impl TextServerOptions {
     /// Returns the bytes of a page of a model.
     #[must_use]
     pub fn page_bytes<E: Precision>(config: &VisionLanguageConfig) -> usize {
-        2 * page_len::<E>(config) * size_of::<E>()
+        page_len::<E>(config).saturating_mul(2 * size_of::<E>())
     }
 }
 
 /// Returns the keys, or values, of a page.
 fn page_len<E>(config: &VisionLanguageConfig) -> usize {
     let VisionLanguageConfig { text_embed_dim: width, text_num_heads: heads, text_depth: blocks, .. } = *config;
-    PAGE * blocks * heads * width.checked_div(heads).unwrap_or(0).next_multiple_of(16 / size_of::<E>())
+    let head = width.checked_div(heads).unwrap_or(0).div_ceil(16 / size_of::<E>());
+    [blocks, heads, head].into_iter().fold(PAGE * 16 / size_of::<E>(), usize::saturating_mul)
 }
 
 /// A text that a [`TextServer`] is to write.
@@ -277,12 +278,21 @@ impl<S: LiveBrand, E: Precision> TextServer<S, E> {
             return Err(Error::Config(what));
         };
         let decoder = config.decoder();
+        // The kernels number what the blocks have together by 32 bits.
+        let cache = pages.saturating_mul(page_len::<E>(&config));
+        let rows = [3, all, width].into_iter().fold(config.text_depth, usize::saturating_mul);
+        if u32::try_from(cache.max(rows)).is_err() {
+            let what = format!(
+                "{cache} numbers in {pages} pages of keys, and {rows} in the rows of a text that joins: kernels number \
+                 them by 32 bits"
+            );
+            return Err(Error::Config(what));
+        }
         let most = TextServerOptions::pages_of(all);
         let texts = texts.next_power_of_two().max(LEAST);
         let mut layout = ParameterLayout::default();
         let model = Decoder::new(&mut layout, config)?;
         let weights = WeightsOn::new(s, &layout.flatten(file, "")?)?;
-        let cache = pages * page_len::<E>(&config);
         let mut ends = s.alloc(2 * (all + 1))?;
         upload(s, &(0..=all as i32).flat_map(|end| [0, end]).collect::<Vec<_>>(), &mut ends)?;
         let owners = vec![-1; 2 * pages];
@@ -617,6 +627,9 @@ impl Enqueue<'_> {
     ) -> thalweg::Result<()> {
         let &VisionLanguageConfig { text_embed_dim: width, text_num_heads: heads, .. } = self.config;
         let (qkv, blocks) = of.qkv();
+        if blocks[0] == 0 {
+            return Ok(()); // a model without blocks has no keys
+        }
         let [rows, blocks, heads] = [rows, blocks, [heads, width / heads]].map(|pair| pair.map(|n| n as u32));
         append_rows(s, AppendRows { rows, blocks, heads, progress, rules, owners, qkv, keys, values })
     }
