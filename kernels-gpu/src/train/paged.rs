@@ -15,9 +15,8 @@
 //!   sums depends on the number of its own rows.
 //! - **An idle sequence, which has no tokens left to write, is left out** by all kernels: it reads
 //!   and writes no page, and its state stays.
-//! - **A page is written by the blocks that have it**, one for each page of the cache and each
-//!   block of the model, also if nothing is to be written. So two sequences cannot write the same
-//!   place, whatever the table says.
+//! - **Each page of the cache has a thread block for each block of the model**, and only that one
+//!   writes there. So no table can make two sequences write the same place.
 //! - **Sampling adds integers**, so that the order does not matter: 2^28 stands for the most
 //!   probable id. It draws an id by the upper 32 of the 64 bits that the seed of the text and the
 //!   place of the token give.
@@ -284,7 +283,7 @@ macro_rules! of_types {
                 let score = of_row(&mut b, products);
                 // The largest score so far, the sum of powers, and the sums of values.
                 let so_far = b.each((&new, &score), |t, (new, score)| {
-                    // A score of minus infinity has no share, and two of them have no difference.
+                    // A score of minus infinity adds nothing, and the difference of two is NaN.
                     if t.rank() < 32 && t.rank() % APART == 0 && score.get(t) != f32::NEG_INFINITY {
                         (score.get(t), 1.0, mine_of(t, new, 2))
                     } else {
