@@ -21,7 +21,7 @@ struct Family {
 /// around them are unrolled. Loops of unknown length stay as they are.
 const UNROLL: &[&str] = &["-unroll-threshold=20000", "-unroll-full-max-count=256", "-unroll-runtime=0"];
 
-const FAMILIES: [Family; 9] = [
+const FAMILIES: [Family; 10] = [
     Family { family: "augment", name: "augment", target: "sm_75", llvm_args: &[] },
     Family { family: "collective", name: "collective", target: "sm_75", llvm_args: &[] },
     Family { family: "jpeg", name: "jpeg", target: "sm_75", llvm_args: &[] },
@@ -29,6 +29,7 @@ const FAMILIES: [Family; 9] = [
     Family { family: "linear", name: "linear_f32_sm_90a", target: "sm_90a", llvm_args: UNROLL },
     Family { family: "linear", name: "linear_sm_90a", target: "sm_90a", llvm_args: &[] },
     Family { family: "processor", name: "processor", target: "sm_75", llvm_args: &[] },
+    Family { family: "processor", name: "processor_sm_80", target: "sm_80", llvm_args: &[] },
     Family { family: "train", name: "train", target: "sm_80", llvm_args: UNROLL },
     Family { family: "vision", name: "vision", target: "sm_75", llvm_args: &[] },
 ];

@@ -291,18 +291,20 @@ fn main() -> Result<(), LaunchError> {
         finish_bf16(&on, 1, size, of(STEP_WORDS as usize), of(elements), out(elements))?;
     }
     {
-        use thalweg_kernels::processor::{Sources, Units, VIEW_WORDS, inputs, interleaved_inputs};
+        use thalweg_kernels::processor::{Sources, Units, VIEW_WORDS, fragments, inputs, interleaved_inputs};
         macro_rules! processed {
             ($($e:ty)*) => {$(
-                let sources = Sources { rgb: of(4), views: of(VIEW_WORDS as usize), axes: of(4), table: of::<$e>(768) };
-                for strips in [true, false] {
-                    let order = |side| Units { side, merge: 2, copies: 2, window: 1024, strips };
+                for (made, quads) in [(Some(of(512)), 1792), (Some(of(512)), 0), (None, 0)] {
+                    let (views, table) = (of(VIEW_WORDS as usize), of::<$e>(768));
+                    let sources = Sources { rgb: of(4), views, axes: of(4), table, fragments: made };
+                    let order = |side| Units { side, merge: 2, copies: 2, window: 1024, quads };
                     inputs(&on, &sources, order(14), out(4 * 6 * 14 * 14))?;
                     interleaved_inputs(&on, &sources, order(16), out(3 * 16 * 16))?;
                 }
             )*};
         }
         processed!(f32 bf16);
+        fragments(&on, of(4), of(8), out(128))?;
     }
     macro_rules! reductions {
         ($($t:ty)*) => { $(reductions::<$t>(&on)?;)* };

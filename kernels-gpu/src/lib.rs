@@ -33,6 +33,8 @@ thalweg_simt::ptx! {
     "linear_sm_90a",
     #[cfg(feature = "processor")]
     "processor",
+    #[cfg(feature = "processor")]
+    "processor_sm_80",
     #[cfg(feature = "train")]
     "train",
     #[cfg(feature = "vision")]
@@ -58,7 +60,7 @@ pub mod linear;
     feature = "vision"
 ))]
 mod parts;
-#[cfg(feature = "processor")]
+#[cfg(any(feature = "processor", all(target_arch = "nvptx64", feature = "processor_sm_80")))]
 pub mod processor;
 #[cfg(feature = "train")]
 pub mod train;

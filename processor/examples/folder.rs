@@ -3,7 +3,7 @@
 //! ```text
 //! read      | 0 | 1 | 2 | 3 | ...            threads of the loader
 //! decode        | 0 | 1 | 2 | 3 | ...        streams of the loader: upload and decoding
-//! process           | 0 | 1 | 2 | 3 | ...    one launch for a batch of any sizes
+//! process           | 0 | 1 | 2 | 3 | ...    two launches for a batch of any sizes
 //! ```
 //!
 //! The device orders all of it. The host enqueues, and waits only for files. It compares the first

@@ -3,7 +3,7 @@
 //! ```text
 //! host    | read headers | enqueue                                    | what became of each file
 //! decode                 | upload, decode      |
-//! process                                      | tables, one launch   |
+//! process                                      | tables, two launches |
 //! ```
 //!
 //! Sizes are in the headers, so the processor needs to know nothing that the decoder finds out, and

@@ -1,17 +1,19 @@
 //! Images on the device to the input of a model.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use thalweg::{DeviceBuffer, DeviceSlice, Event, LiveBrand, On, Resource, Stream};
-use thalweg_kernels::processor::{self as kernels, DOWN_FIRST, STRIP_WINDOW, Sources, Units, VIEW_WORDS};
+use thalweg::{Device, DeviceBuffer, DeviceSlice, Event, LiveBrand, On, Resource, Stream, Version};
+use thalweg_kernels::processor::{
+    self as kernels, DOWN_FIRST, FRAGMENT_WORDS, PATCH, QUADS, STEP, Sources, Units, VIEW_WORDS,
+};
 
 use crate::coefficients::AxisCoefficients;
 use crate::error::parameter;
 use crate::host::InputElement;
 use crate::plan::{ImagePlan, View};
-use crate::{Error, InputLayout, Processor, Result};
+use crate::{Error, InputLayout, Processor, Resampler, Result};
 
 /// The buffers of `pixel_values` that a processor keeps for later batches.
 const SPARE: usize = 4;
@@ -24,6 +26,10 @@ const WINDOW: Range<u32> = 64..4096;
 const TILE: f64 = 32.0;
 /// The parts of an upload begin at multiples of so many words.
 const ALIGNED: usize = 4;
+/// The most rows or columns of an image that a warp needs for a unit.
+const LONG: u32 = 8 * STEP;
+/// The oldest GPU that multiplies matrices of bytes as the kernels of patches do.
+const TENSOR_CORES: Version = Version { major: 8, minor: 0 };
 
 /// An image on the device: interleaved RGB, [height, width, 3].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,10 +64,11 @@ pub struct ModelInputs<E: InputElement> {
 /// Makes the input of a model from images on the device, batch after batch, equal to that of
 /// [`Processor::process`] in every bit.
 ///
-/// A batch takes one copy to the device, of the weights of each axis, and one launch. A launch has
-/// less than 2^32 elements and 2^32 bytes of pixels; a larger batch takes more of them. The host
-/// waits for nothing. Weights and memory are kept for later batches. So a batch of as many elements
-/// as one before it allocates nothing on the device if [`recycle`](Self::recycle) got that one back.
+/// A batch takes one copy to the device, of the weights of each axis, and two launches. A launch
+/// has less than 2^32 elements and 2^32 bytes of pixels; a larger batch takes more of them. The
+/// host waits for nothing. Weights and memory are kept for later batches. So a batch of as many
+/// elements as one before it allocates nothing on the device if [`recycle`](Self::recycle) got that
+/// one back.
 ///
 /// ```
 /// use thalweg::{Device, Event, stream_tags};
@@ -87,8 +94,8 @@ pub struct DeviceProcessor<E: InputElement> {
     /// The weights of axes: samples, outputs.
     axes: HashMap<[u32; 2], Arc<PackedAxis>>,
     kept: usize,
-    /// The device memory that only the kernels use.
-    work: Option<Event<DeviceBuffer<u32>>>,
+    /// The device memory that only the kernels use: what a batch uploads, and fragments.
+    work: [Option<Event<DeviceBuffer<u32>>>; 2],
     spare: Vec<Event<DeviceBuffer<E>>>,
 }
 
@@ -99,17 +106,23 @@ struct PackedAxis {
     /// The records of an output, the shift from bit 16 on, and from bit 24 on the number that the
     /// 16-bit part of a weight counts, less 1.
     form: u32,
+    /// The first sample of each output, and the end of its samples.
+    bounds: Vec<[u32; 2]>,
 }
 
 impl PackedAxis {
-    /// Packs the weights. An axis without any keeps its samples.
-    fn new(weights: Option<&AxisCoefficients>, samples: u32) -> Self {
+    /// Packs the weights. An axis without any keeps its samples, by weights as `wide` as those of
+    /// the other axis.
+    fn new(weights: Option<&AxisCoefficients>, samples: u32, wide: bool) -> Self {
         let Some(weights) = weights else {
-            return Self { records: (0..samples).map(|i| [1 << 14, 0, 0, i | 1 << 16]).collect(), form: 1 | 14 << 16 };
+            let (one, unit) = if wide { (1 << 6, 255) } else { (1 << 14, 0) };
+            return Self {
+                records: (0..samples).map(|i| [one, 0, 0, i | 1 << 16]).collect(),
+                form: 1 | 14 << 16 | unit << 24,
+                bounds: (0..samples).map(|i| [i, i + 1]).collect(),
+            };
         };
-        let all = || (0..weights.outputs()).flat_map(|i| weights.weights(i));
-        // The weights of Pillow have 24 bits, those of torch 16.
-        let low = if all().all(|w| i16::try_from(*w).is_ok()) { 0 } else { 8 };
+        let low = if wide { 8 } else { 0 };
         let groups = weights.taps().div_ceil(4).max(1);
         let mut records = Vec::with_capacity(groups * weights.outputs());
         for i in 0..weights.outputs() {
@@ -126,7 +139,28 @@ impl PackedAxis {
                 [pair(0), pair(2), u32::from_le_bytes([0, 1, 2, 3].map(byte)), first | count << 16]
             }));
         }
-        Self { records, form: groups as u32 | weights.shift() << 16 | ((1 << low) - 1) << 24 }
+        let form = groups as u32 | weights.shift() << 16 | ((1 << low) - 1) << 24;
+        let bounds = (0..weights.outputs()).map(|i| weights.bounds(i)).map(|[first, count]| [first, first + count]);
+        Self { records, form, bounds: bounds.collect() }
+    }
+
+    /// Returns the fragments of a step.
+    fn planes(&self) -> u32 {
+        if self.form >> 24 == 0 { 2 } else { 3 }
+    }
+
+    /// Returns the first sample and the end of the samples of each of `units` units of a side,
+    /// where the resized image is `at` on the canvas.
+    fn samples(&self, units: u32, side: u32, at: i32) -> impl Iterator<Item = [u32; 2]> {
+        let last = self.bounds.len() as i64 - 1;
+        let output = move |place: u32| self.bounds[(i64::from(place) - i64::from(at)).clamp(0, last) as usize];
+        (0..units).map(move |i| [output(i * side)[0], output(i * side + side - 1)[1]])
+    }
+
+    /// Returns the most samples of a unit, whose first one is taken as a multiple of `aligned`.
+    fn reach(&self, units: u32, side: u32, at: i32, aligned: u32) -> u32 {
+        let reach = |[first, end]: [u32; 2]| end.saturating_sub(first / aligned * aligned);
+        self.samples(units, side, at).map(reach).max().unwrap_or(0).max(1)
     }
 }
 
@@ -148,8 +182,11 @@ struct Tables {
     axes: Range<usize>,
     table: Range<usize>,
     window: u32,
-    /// True if strips make all units.
-    strips: bool,
+    /// The list of axes, if patches make all units, and the number of fragments of all of them.
+    pieces: Range<usize>,
+    fragments: u32,
+    /// The quads of a block, if strips make all units.
+    quads: u32,
 }
 
 impl<E: InputElement> DeviceProcessor<E> {
@@ -157,7 +194,7 @@ impl<E: InputElement> DeviceProcessor<E> {
     #[must_use]
     pub fn new(processor: Processor) -> Self {
         let table = processor.levels().as_flattened().iter().map(|v| E::from_number(*v)).collect();
-        Self { processor, table, axes: HashMap::new(), kept: 0, work: None, spare: Vec::new() }
+        Self { processor, table, axes: HashMap::new(), kept: 0, work: [None, None], spare: Vec::new() }
     }
 
     /// Returns the processor, which has the parameters.
@@ -194,7 +231,8 @@ impl<E: InputElement> DeviceProcessor<E> {
     /// [`Processor::layout`] computed from the sizes of all `images`.
     ///
     /// # Errors
-    /// The errors of [`process`](Self::process). `to` has another length than
+    /// The errors of [`process`](Self::process). `to` does not begin at an address that is a multiple of four
+    /// elements, where units are patches. It has another length than
     /// [`InputLayout::elements`], or the layout is of another processor or of images of other
     /// sizes.
     pub fn process_into<S: LiveBrand>(
@@ -225,17 +263,27 @@ impl<E: InputElement> DeviceProcessor<E> {
             return Ok(());
         }
         let parts = parts(layout, images)?;
-        let (tables, views) = self.tables(layout, images, parts)?;
+        let (tables, views) = self.tables(layout, images, parts, self.patches(stream.device()))?;
         let host = stream.bind(stream.device().pinned_from(&tables.words)?)?;
-        let mut work = self.workspace(stream, tables.words.len())?;
+        let mut work = self.workspace(0, stream, tables.words.len())?;
         let words = tables.words.len();
         stream.copy_to_device(&host, work.slice_mut(..words)?)?;
+        let len = tables.fragments as usize * FRAGMENT_WORDS as usize;
+        let mut fragments = match len {
+            0 => None,
+            _ => Some(self.workspace(1, stream, len)?),
+        };
+        if let Some(fragments) = &mut fragments {
+            let (axes, pieces) = (work.slice(tables.axes.clone())?, work.slice(tables.pieces.clone())?);
+            kernels::fragments(stream, axes, pieces, fragments.slice_mut(..len)?)?;
+        }
         for part in views {
             let sources = Sources {
                 rgb: rgb.slice(part.bytes)?,
                 views: work.slice(part.views)?,
                 axes: work.slice(tables.axes.clone())?,
                 table: work.slice(tables.table.clone())?.cast::<E>().slice(..self.table.len())?,
+                fragments: fragments.as_ref().map(|fragments| fragments.slice(..len)).transpose()?,
             };
             let order = self.processor.order();
             let to = to.slice_mut(part.units.start * order.len()..part.units.end * order.len())?;
@@ -244,14 +292,17 @@ impl<E: InputElement> DeviceProcessor<E> {
                 merge: order.merge,
                 copies: order.copies,
                 window: tables.window,
-                strips: tables.strips,
+                quads: tables.quads,
             };
             match order.channels_last {
                 true => kernels::interleaved_inputs(stream, &sources, units, to)?,
                 false => kernels::inputs(stream, &sources, units, to)?,
             }
         }
-        self.work = Some(stream.record(work)?);
+        self.work[0] = Some(stream.record(work)?);
+        if let Some(fragments) = fragments {
+            self.work[1] = Some(stream.record(fragments)?);
+        }
         Ok(())
     }
 
@@ -266,8 +317,13 @@ impl<E: InputElement> DeviceProcessor<E> {
     }
 
     /// Returns memory of at least `len` words.
-    fn workspace<S: LiveBrand>(&mut self, stream: &Stream<S>, len: usize) -> Result<On<S, DeviceBuffer<u32>>> {
-        match self.work.take().filter(|work| work.len() >= len && work.device() == stream.device()) {
+    fn workspace<S: LiveBrand>(
+        &mut self,
+        which: usize,
+        stream: &Stream<S>,
+        len: usize,
+    ) -> Result<On<S, DeviceBuffer<u32>>> {
+        match self.work[which].take().filter(|work| work.len() >= len && work.device() == stream.device()) {
             Some(work) => Ok(stream.wait(work).map_err(|r| r.error)?),
             None => Ok(stream.alloc(len.next_power_of_two())?),
         }
@@ -280,11 +336,19 @@ impl<E: InputElement> DeviceProcessor<E> {
         layout: &InputLayout,
         images: &[DeviceImage],
         mut parts: Vec<Part>,
+        patches: bool,
     ) -> Result<(Tables, Vec<Part>)> {
-        let mut tables = Tables { window: WINDOW.start, strips: true, ..Tables::default() };
-        let views: usize = layout.plans.iter().map(|(_, plan)| plan.views.len()).sum();
-        let mut axes = Vec::new();
-        let mut places = HashMap::new();
+        let order = self.processor.order();
+        let mut tables = Tables { window: WINDOW.start, ..Tables::default() };
+        let all = || layout.plans.iter().flat_map(|(_, plan)| plan.views.iter().map(|view| (plan.size, *view)));
+        let views = all().count();
+        let quads = if patches { self.quads(all())? } else { None };
+        tables.quads = quads.unwrap_or(0);
+        let patches = quads.is_some();
+        // Strips begin at multiples of four samples.
+        let aligned = if tables.quads > 0 { 4 } else { 1 };
+        let (mut axes, mut pieces) = (Vec::new(), Vec::new());
+        let (mut places, mut places_of_pieces) = (HashMap::new(), HashMap::new());
         tables.words.reserve(views * VIEW_WORDS as usize);
         for part in &mut parts {
             let first = tables.words.len();
@@ -294,26 +358,43 @@ impl<E: InputElement> DeviceProcessor<E> {
                 for view in &plan.views {
                     let keys = [0, 1].map(|axis| [plan.size[axis], view.resized[axis]]);
                     let mut at = [[0; 2]; 2];
-                    for (at, key) in at.iter_mut().zip(keys) {
+                    let mut fragments = [[0; 2]; 2];
+                    for (i, key) in keys.into_iter().enumerate() {
                         let axis = self.axis(key)?;
                         let place = *places.entry(key).or_insert_with(|| {
                             let place = axes.len() as u32;
                             axes.extend_from_slice(&axis.records);
                             place
                         });
-                        *at = [place, axis.form];
+                        at[i] = [place, axis.form];
+                        if patches {
+                            let units = order.grid(view.canvas)[i];
+                            let make = || {
+                                let (first, down) = (tables.fragments, i == 0);
+                                let aligned = if down { 1 } else { aligned };
+                                let reach = axis.reach(units, order.side, view.at[i], aligned);
+                                let steps = reach.div_ceil(STEP);
+                                let [start, form] = at[i];
+                                let (place, sides) = (view.at[i].cast_unsigned(), order.side | steps << 16);
+                                pieces.extend([first, start, form, key[1], place, sides, down.into(), aligned - 1]);
+                                // There are less than 2^16 units, of at most 8 steps.
+                                tables.fragments = tables.fragments.saturating_add(units * steps * axis.planes());
+                                [first, reach]
+                            };
+                            let piece = (key, view.at[i], units, i);
+                            fragments[i] = *places_of_pieces.entry(piece).or_insert_with(make);
+                        }
                     }
                     let unit = start - part.units.start + view.first as usize;
                     let byte = images[*i].start - part.bytes.start;
-                    let band = self.band(plan.size, *view);
-                    tables.words.extend(self.record(plan, *view, [unit as u32, byte as u32], at, band));
-                    tables.strips &= band.is_some();
+                    tables.words.extend(self.record(plan, *view, [unit as u32, byte as u32], at, fragments));
                     tables.window = tables.window.max(self.window(plan.size, *view)).min(WINDOW.end);
                 }
             }
             part.views = first..tables.words.len();
         }
         tables.axes = append(&mut tables.words, axes.into_iter().flatten());
+        tables.pieces = append(&mut tables.words, pieces.into_iter());
         // As many numbers in a word as fit, the first one in its low bits.
         let word = |numbers: &[E]| numbers.iter().rev().fold(0, |word, v| word << 16 | v.bits());
         tables.table = append(&mut tables.words, self.table.chunks(4 / size_of::<E>()).map(word));
@@ -330,7 +411,7 @@ impl<E: InputElement> DeviceProcessor<E> {
             true => None,
             false => Some(AxisCoefficients::new(samples, outputs, params.filter, params.resampler)?),
         };
-        let axis = Arc::new(PackedAxis::new(weights.as_ref(), samples));
+        let axis = Arc::new(PackedAxis::new(weights.as_ref(), samples, params.resampler != Resampler::Aten));
         if self.kept > KEPT_WORDS {
             self.axes.clear();
             self.kept = 0;
@@ -351,8 +432,8 @@ impl<E: InputElement> DeviceProcessor<E> {
         view: View,
         [unit, byte]: [u32; 2],
         [down, across]: [[u32; 2]; 2],
-        band: Option<u32>,
-    ) -> [u32; 16] {
+        [[down_fragments, reach], [across_fragments, samples]]: [[u32; 2]; 2],
+    ) -> [u32; VIEW_WORDS as usize] {
         let [rows, columns] = self.processor.order().grid(view.canvas);
         [
             unit,
@@ -370,29 +451,49 @@ impl<E: InputElement> DeviceProcessor<E> {
             across[0],
             across[1],
             if self.down_first(plan.size, view) { DOWN_FIRST } else { 0 },
-            band.unwrap_or(0),
+            across_fragments,
+            down_fragments,
+            samples.div_ceil(STEP) | reach << 16,
         ]
     }
 
-    /// Returns the rows of the canvas that a strip makes at once, if strips can make the units.
-    fn band(&self, size: [u32; 2], view: View) -> Option<u32> {
-        let (order, params) = (self.processor.order(), self.processor.params());
-        if order.side > 16
-            || order.side % 2 == 1
-            || order.merge > 2
-            || order.copies > 2 && !order.channels_last
-            || self.down_first(size, view)
-        {
-            return None;
+    /// Returns the quads of a block, or 0 if strips cannot make all units. Returns nothing if
+    /// patches cannot, or if each takes so long that tiles are faster.
+    fn quads(&mut self, views: impl Iterator<Item = ([u32; 2], View)>) -> Result<Option<u32>> {
+        let order = self.processor.order();
+        let (mut known, mut quads, mut strips) = (HashSet::new(), 0, true);
+        for (size, view) in views {
+            if !known.insert((size, view.resized, view.canvas, view.at)) {
+                continue;
+            }
+            let [down, across] = [0, 1].map(|i| self.axis([size[i], view.resized[i]]));
+            let (down, across) = (down?, across?);
+            let [rows, columns] = order.grid(view.canvas);
+            let reach = across.reach(columns, order.side, view.at[1], 4);
+            let tall = down.reach(rows, order.side, view.at[0], 1);
+            // A block has 32 units.
+            let most = if order.merge == 2 { 16 } else { 32 };
+            let firsts: Vec<_> =
+                across.samples(columns, order.side, view.at[1]).map(|[first, _]| first / 4 * 4).collect();
+            let wide = |strip: &[u32]| strip.last().unwrap_or(&0).saturating_sub(*strip.first().unwrap_or(&0));
+            let samples = firsts.windows(firsts.len().clamp(1, most)).map(wide).max().unwrap_or(0);
+            quads = quads.max(Units::strip_quads(samples, tall));
+            if self.down_first(size, view) || reach.max(tall) > LONG {
+                return Ok(None);
+            }
+            strips &= reach.max(tall) <= STEP && quads <= QUADS && down.planes().max(across.planes()) == 2;
         }
-        let columns = (Units::strip(order.side) / order.merge * order.side).min(view.resized[1]);
-        let scale = f64::from(size[0]) / f64::from(view.resized[0]);
-        // The samples of an output, and those that rounding adds.
-        let taps = 2.0 * params.filter.support() * scale.max(1.0) + 2.0;
-        // An index of the window becomes a row by a division that is right up to 255 rows.
-        let quads = (STRIP_WINDOW / columns).min(255);
-        let fits = |rows: &u32| f64::from(rows - 1) * scale + taps <= f64::from(4 * quads);
-        (1..=order.side * order.merge).rev().find(fits)
+        Ok(Some(if strips { quads } else { 0 }))
+    }
+
+    /// Returns true if a warp can make each unit: with fragments.
+    fn patches(&self, device: Device) -> bool {
+        let order = self.processor.order();
+        order.side <= PATCH
+            && order.side.is_multiple_of(2)
+            && order.merge <= 2
+            && (order.copies <= 2 || order.channels_last)
+            && device.compute_capability().is_none_or(|capability| capability >= TENSOR_CORES)
     }
 
     /// Returns about how many words a block needs for the levels between the passes: the outputs of

@@ -96,7 +96,7 @@ proptest! {
     #[test]
     fn random_images_equal_the_host(
         sizes in proptest::collection::vec([1u32..90, 1u32..90], 1..4),
-        of in 0usize..8,
+        of in 0usize..11,
         filter in 0usize..5,
         resampler in 0usize..4,
         style in 0usize..3,

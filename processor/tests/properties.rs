@@ -43,6 +43,13 @@ pub(crate) fn processors() -> Vec<Processor> {
             ProcessorParams::siglip(1).with_resampler(Resampler::Pil).with_filter(ResampleFilter::Lanczos),
             InputFormat::Square { size: 40 },
         ),
+        // Units of an even side, which warps make: with weights of two bytes and of three.
+        with(ProcessorParams::qwen2_vl(), InputFormat::Qwen { patch: 4, merge: 2, min_pixels: 300, max_pixels: 4000 }),
+        with(
+            ProcessorParams::qwen2_vl().with_resampler(Resampler::Pil),
+            InputFormat::Qwen { patch: 6, merge: 2, min_pixels: 300, max_pixels: 4000 },
+        ),
+        with(ProcessorParams::clip(1), InputFormat::Crop { edge: 21, crop: 14 }),
     ];
     params.into_iter().map(|params| Processor::new(params).unwrap()).collect()
 }

@@ -797,3 +797,70 @@ fn an_origin_has_the_text_of_a_declaration() {
     assert_eq!(text("Simt( n : u32 ; x:In< f32 >[ n,]; )gb", &[256]), all);
     assert_eq!(text("", &[0, 10, 1 << 20, u32::MAX]), "kernels 0.1.0 kernels::blas ,0,10,1048576,4294967295");
 }
+
+kernel! {
+    /// Multiplies the matrices of each warp. `a` has rows of 32 bytes, `b` columns of 32.
+    fn multiply(
+        b: impl Cooperative, warps: u32, signed: u32,
+        left: In<u8>[warps, 16, 32], right: In<u8>[warps, 8, 32], plus: In<i32>[warps, 16, 8],
+        out: Out<i32>[warps, 8, 4, 4] by [xz(2), y, x, all],
+    )
+    require { (1..=4).contains(&warps) }
+    grid(1) block(4, 8, 2)
+    {
+        for turn in 0..2 {
+            let warp = move |z: u32| (2 * z + turn).min(warps - 1);
+            let a = b.each((), move |t, ()| {
+                let (at, warp) = (t.thread_idx(), warp(t.thread_idx().z));
+                [0, 1, 2, 3].map(|w| {
+                    u32::from_le_bytes([0, 1, 2, 3].map(|e| left.get(t, [warp, at.y + 8 * (w % 2), 4 * at.x + e + 16 * (w / 2)])))
+                })
+            });
+            let columns = b.each((), move |t, ()| {
+                let (at, warp) = (t.thread_idx(), warp(t.thread_idx().z));
+                [[0, 1].map(|w| u32::from_le_bytes([0, 1, 2, 3].map(|e| right.get(t, [warp, at.y, 4 * at.x + e + 16 * w]))))]
+            });
+            let sums = b.each((), move |t, ()| {
+                let (at, warp) = (t.thread_idx(), warp(t.thread_idx().z));
+                [[0, 1, 2, 3].map(|e| plus.get(t, [warp, at.y + 8 * (e / 2), 2 * at.x + e % 2]))]
+            });
+            let products = match signed {
+                0 => b.multiply_bytes::<false, 1>(&a, &columns, &sums),
+                _ => b.multiply_bytes::<true, 1>(&a, &columns, &sums),
+            };
+            b.each(&products, move |t, products| {
+                let ([sums], own) = (products.get(t), warp(t.thread_idx().z));
+                out.for_each_column(t, |column| {
+                    if column.at()[0] == own {
+                        (0..4).for_each(|e| column.cell::<3>(e).set(sums[e as usize]));
+                    }
+                });
+            });
+        }
+    }
+}
+
+#[test]
+fn bytes_are_multiplied_in_each_warp() {
+    let (on, warps) = (on(), 3);
+    let bytes = |n: usize, step: usize| (0..n).map(|i| (i * step + i / 7) as u8).collect::<Vec<_>>();
+    let (left, right) = (bytes(warps * 512, 37), bytes(warps * 256, 101));
+    let plus: Vec<i32> = (0..warps as i32 * 128).map(|i| i32::MAX - 100 * i).collect();
+    let [a, b] = [&left, &right].map(|bytes| on.upload_blocking(bytes).unwrap());
+    let c = on.upload_blocking(&plus).unwrap();
+    for signed in [false, true] {
+        let mut out = on.upload_blocking(&vec![0i32; warps * 128]).unwrap();
+        multiply(&on, warps as u32, signed.into(), &a, &b, &c, &mut out).unwrap();
+        let out = on.read_blocking(&out).unwrap();
+        for (i, made) in out.iter().enumerate() {
+            let (warp, g, t, e) = (i / 128, i / 16 % 8, i / 4 % 4, i % 4);
+            let (row, column) = (g + 8 * (e / 2), 2 * t + e % 2);
+            let a = left[warp * 512 + row * 32..][..32]
+                .iter()
+                .map(|v| if signed { i32::from(*v as i8) } else { (*v).into() });
+            let b = right[warp * 256 + column * 32..][..32].iter().map(|v| i32::from(*v));
+            let sum: i32 = a.zip(b).map(|(a, b)| a * b).sum();
+            assert_eq!(*made, plus[warp * 128 + row * 8 + column].wrapping_add(sum), "{signed} {i}");
+        }
+    }
+}

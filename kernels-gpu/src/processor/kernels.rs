@@ -5,7 +5,6 @@ use thalweg_simt::safe::{In, Item, Thread};
 use thalweg_simt::{Element, Simt, hint, kernel};
 
 use super::levels::{PIXELS, Source, Tile, levels};
-use super::strips::{Band, Quad, STRIP_WINDOW, Strip};
 use super::view::View;
 
 /// The bits of an element of the input: `f32`, or those of 16-bit numbers.
@@ -32,141 +31,15 @@ fn part(view: View, merge: u32, side: u32, [across, down]: [u32; 2], [y, z]: [u3
     }
 }
 
-/// The arguments of a launch of strips.
-#[derive(Clone, Copy)]
-struct Strips<'k> {
-    source: Source<'k>,
-    views: In<'k, u32, 2>,
-    records: u32,
-    words: u32,
-    units: u32,
-    side: u32,
-    merge: u32,
-    deep: u32,
-}
-
-/// Makes the units of a block: `$at` is the unit and the pair of pixels of a column, and `$store`
-/// stores the numbers of the pair, channel by channel. (A function would need to name the type of
-/// the output, which is different for each kernel.)
-macro_rules! strips {
-    ($of:ident, $b:ident, $table:ident, $e:ty, $out:ident, $place:pat => $at:expr, |$column:ident, $rgb:pat_param| $store:block) => {
-        let mut window = $b.shared::<Quad>(STRIP_WINDOW);
-        let numbers = $b.shared::<$e>(768);
-        let numbers = $b.fill(numbers, (), move |t, (), i| $table.get(t, [i / 256, i % 256]));
-        let numbers = $b.sync(numbers.read());
-        let span = 4 * $of.deep;
-        let (mut unit, end) = ($b.idx().x * span, $of.units.min(($b.idx().x + 1) * span));
-        let half = $of.side / 2;
-        let inverse = (1u32 << 16).div_ceil(half);
-        while unit < end {
-            let view = View::of(&$b, $of.views, $of.records, $of.words, unit);
-            let strip = Strip::new(view, unit, end, $of.side, $of.merge);
-            unit = strip.end;
-            let rows = if view.present { view.band.clamp(1, strip.height) } else { strip.height };
-            let mut from = 0;
-            while from < strip.height {
-                let band = Band::new(&$b, $of.source, strip, from, rows);
-                let filled = band.across(&mut $b, $of.source, window);
-                let reading = $b.sync(filled.read());
-                $b.each((&reading, &numbers), move |t, (reading, numbers)| {
-                    $out.for_each_column(t, |$column| {
-                        let $place = $column.at();
-                        let [unit, pair]: [u32; 2] = $at;
-                        if !(strip.first..strip.end).contains(&unit) {
-                            return;
-                        }
-                        let y = pair * inverse >> 16;
-                        let [row, x] = strip.place(unit, [y, 2 * (pair - y * half)]);
-                        let row = row.wrapping_sub(from);
-                        if row >= rows {
-                            return;
-                        }
-                        let $rgb = if view.present {
-                            let get = |i: u32| reading.get(t, i % STRIP_WINDOW);
-                            let levels = band.pair(t, $of.source, [row, x], get);
-                            let number = |c: u32, word: u32| numbers.get(t, 256 * c + (word >> (8 * c) & 255));
-                            [0, 1, 2].map(|c| levels.map(|word| number(c, word)))
-                        } else {
-                            [[0; 2]; 3]
-                        };
-                        $store
-                    });
-                });
-                window = $b.sync(reading.renew());
-                from += rows;
-            }
-        }
-    };
-}
-
 /// Makes the kernels for a type of elements.
 macro_rules! kernels {
-    ($($e:ident: $strips:ident $tiles:ident $strip_pixels:ident $pixels:ident;)*) => {$(
-        kernel! {
-            /// Makes units of an even side, up to 16, with one channel after another. A thread has
-            /// pairs of pixels.
-            pub(super) fn $strips(
-                b: impl Cooperative, units: u32, views_: u32, words: u32, records: u32, side: u32, merge: u32, copies: u32,
-                across: u32, deep: u32,
-                rgb: In<[u8; 4]>[words], views: In<u32>[views_, 16], axes: In<[u32; 4]>[records], table: In<$e>[3, 256],
-                out: Out<[$e; 2]>[units, planes = 3 * copies, pairs = side * side / 2] by [xz(4), all, stride(y)],
-            )
-            require {
-                (2..=16).contains(&side), side % 2 == 0, merge == 1 || merge == 2, copies == 1 || copies == 2,
-                views_ >= 1, records >= 1, across >= 1, deep >= 1, across * deep <= 224,
-            }
-            grid(units.div_ceil(4 * deep)) block(1, across, deep) bounds(224, 4) shared(STRIP_WINDOW * 12 + 768 * 4)
-            {
-                let of = Strips { source: Source { rgb, axes }, views, records, words, units, side, merge, deep };
-                strips!(of, b, table, $e, out, [unit, _, pair] => [unit, pair], |column, [r, g, b]| {
-                    if copies == 2 {
-                        let [r0, r1, g0, g1, b0, b1] = column.cells::<1, 6>(0);
-                        r0.store(r, hint::Streaming);
-                        r1.store(r, hint::Streaming);
-                        g0.store(g, hint::Streaming);
-                        g1.store(g, hint::Streaming);
-                        b0.store(b, hint::Streaming);
-                        b1.store(b, hint::Streaming);
-                    } else {
-                        let [r0, g0, b0] = column.cells::<1, 3>(0);
-                        r0.store(r, hint::Streaming);
-                        g0.store(g, hint::Streaming);
-                        b0.store(b, hint::Streaming);
-                    }
-                });
-            }
-        }
-
-        kernel! {
-            /// Makes units of an even side, up to 16, with the channels of a pixel side by side.
-            pub(super) fn $strip_pixels(
-                b: impl Cooperative, units: u32, views_: u32, words: u32, records: u32, side: u32, merge: u32,
-                across: u32, deep: u32,
-                rgb: In<[u8; 4]>[words], views: In<u32>[views_, 16], axes: In<[u32; 4]>[records], table: In<$e>[3, 256],
-                out: Out<[$e; 2]>[units, pairs = side * side / 2, 3] by [xz(4), stride(y), all],
-            )
-            require {
-                (2..=16).contains(&side), side % 2 == 0, merge == 1 || merge == 2, views_ >= 1, records >= 1,
-                across >= 1, deep >= 1, across * deep <= 224,
-            }
-            grid(units.div_ceil(4 * deep)) block(1, across, deep) bounds(224, 4) shared(STRIP_WINDOW * 12 + 768 * 4)
-            {
-                let of = Strips { source: Source { rgb, axes }, views, records, words, units, side, merge, deep };
-                strips!(of, b, table, $e, out, [unit, pair, _] => [unit, pair], |column, [r, g, b]| {
-                    let [first, middle, last] = column.cells::<2, 3>(0);
-                    first.store([r[0], g[0]], hint::Streaming);
-                    middle.store([b[0], r[1]], hint::Streaming);
-                    last.store([g[1], b[1]], hint::Streaming);
-                });
-            }
-        }
-
+    ($($e:ident: $tiles:ident $pixels:ident;)*) => {$(
         kernel! {
             /// Makes units of any size, with one channel after another.
             pub(super) fn $tiles(
                 b: impl Cooperative, units: u32, views_: u32, words: u32, records: u32, side: u32, merge: u32, copies: u32,
                 window: u32,
-                rgb: In<[u8; 4]>[words], views: In<u32>[views_, 16], axes: In<[u32; 4]>[records], table: In<$e>[3, 256],
+                rgb: In<[u8; 4]>[words], views: In<u32>[views_, 18], axes: In<[u32; 4]>[records], table: In<$e>[3, 256],
                 out: Out<$e>[units, planes = 3 * copies, side, side] by [block, all, z(4), y],
             )
             require {
@@ -199,7 +72,7 @@ macro_rules! kernels {
             /// Makes units of any size, with the channels of a pixel side by side.
             pub(super) fn $pixels(
                 b: impl Cooperative, units: u32, views_: u32, words: u32, records: u32, side: u32, merge: u32, window: u32,
-                rgb: In<[u8; 4]>[words], views: In<u32>[views_, 16], axes: In<[u32; 4]>[records], table: In<$e>[3, 256],
+                rgb: In<[u8; 4]>[words], views: In<u32>[views_, 18], axes: In<[u32; 4]>[records], table: In<$e>[3, 256],
                 out: Out<[$e; 3]>[units, side, side] by [block, z(4), y],
             )
             require {
@@ -224,6 +97,6 @@ macro_rules! kernels {
     )*};
 }
 kernels! {
-    u16: strips_16 tiles_16 strip_pixels_16 pixels_16;
-    u32: strips_32 tiles_32 strip_pixels_32 pixels_32;
+    u16: tiles_16 pixels_16;
+    u32: tiles_32 pixels_32;
 }

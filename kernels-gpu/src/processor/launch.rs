@@ -7,8 +7,8 @@
 use thalweg_simt::host::{DeviceSlice, Launch};
 use thalweg_simt::{Element, bf16, f16};
 
-use super::kernels;
-use super::{RECORD_WORDS, VIEW_WORDS};
+use super::strips::pitch;
+use super::{AXIS_WORDS, FRAGMENT_WORDS, RECORD_WORDS, STEP, VIEW_WORDS, kernels, patches};
 
 /// The pixels and tables that units are made from.
 #[derive(Debug)]
@@ -21,6 +21,11 @@ pub struct Sources<'a, S, E> {
     pub axes: &'a DeviceSlice<S, u32>,
     /// The numbers of the levels [3, 256].
     pub table: &'a DeviceSlice<S, E>,
+    /// The fragments of the weights, which [`fragments`] makes. If they are given, a warp makes
+    /// each unit, which is faster and needs compute capability 8.0. Then no view is
+    /// [`DOWN_FIRST`](super::DOWN_FIRST), `side` is even and at most 16, and `merge` and `copies`
+    /// are 1 or 2.
+    pub fragments: Option<&'a DeviceSlice<S, u32>>,
 }
 
 /// The order of the numbers of units.
@@ -32,13 +37,24 @@ pub struct Units {
     pub merge: u32,
     /// Each channel of a unit is written so many times: 1 to 16.
     pub copies: u32,
-    /// The words of shared memory of a block: 64 to 8192. A block whose rows between the passes do
-    /// not fit takes them in parts.
+    /// The words of shared memory of a block without fragments: 64 to 8192. A block whose rows
+    /// between the passes do not fit takes them in parts.
     pub window: u32,
-    /// True if strips make the units, which is faster. Then no view is [`DOWN_FIRST`](super::DOWN_FIRST),
-    /// `side` is even and at most 16, `merge` and `copies` are 1 or 2, and the samples of the rows
-    /// that a view makes at once fit into [`STRIP_WINDOW`](super::STRIP_WINDOW).
-    pub strips: bool,
+    /// The quads (four neighbors of a row, 12 bytes) of the shared memory of a block with
+    /// fragments, up to [`QUADS`], or 0. If there are any, then blocks make strips, which is
+    /// faster. Then one step is enough for a unit in both passes, weights have 16 bits, the first
+    /// sample of a unit across is taken as a multiple of 4, and a strip has
+    /// [`strip_quads`](Units::strip_quads) at most.
+    pub quads: u32,
+}
+
+impl Units {
+    /// Returns the quads of a strip of so many samples across, from the first one of the first unit
+    /// to the first one of the last, both taken as multiples of 4, and of so many rows.
+    #[must_use]
+    pub fn strip_quads(samples: u32, rows: u32) -> u32 {
+        rows.min(STEP).saturating_mul(pitch(samples.saturating_add(STEP) / 4))
+    }
 }
 
 mod sealed {
@@ -73,25 +89,8 @@ fn counts<S, E: Element>(sources: &Sources<'_, S, E>, order: Units, copies: u32,
     [units, items(sources.views, VIEW_WORDS.into()), items(sources.rgb, 4), items(sources.axes, RECORD_WORDS.into())]
 }
 
-/// The threads of a block of strips: along the pairs of pixels of a unit, and along units. Two
-/// turns of the first ones make a unit. All are a multiple of 32, and as few as let four blocks of
-/// a multiprocessor have the registers that they need.
-fn threads(side: u32) -> [u32; 2] {
-    let across = (side.saturating_mul(side) / 4).clamp(1, 64).next_multiple_of(8);
-    let deep = (1..=224 / across).rev().find(|deep| (across * deep).is_multiple_of(32));
-    [across, deep.unwrap_or(1)]
-}
-
-impl Units {
-    /// Returns the most units of a strip.
-    #[must_use]
-    pub fn strip(side: u32) -> u32 {
-        4 * threads(side)[1]
-    }
-}
-
 macro_rules! elements {
-    ($($t:ty: $bits:ty, $strips:ident $tiles:ident $strip_pixels:ident $pixels:ident;)*) => {$(
+    ($($t:ty: $bits:ty, $strips:ident $patches:ident $tiles:ident $strip_pixels:ident $patch_pixels:ident $pixels:ident;)*) => {$(
         impl sealed::Sealed for $t {}
         impl InputNumber for $t {
             fn launch<S, L: Launch<S> + ?Sized>(
@@ -101,22 +100,28 @@ macro_rules! elements {
                 interleaved: bool,
                 out: &mut DeviceSlice<S, Self>,
             ) -> Result<(), L::Error> {
-                let Units { side, merge, copies, window, strips } = order;
+                let Units { side, merge, copies, window, quads } = order;
                 let [units, n, words, records] = counts(sources, order, if interleaved { 1 } else { copies }, out);
-                let &Sources { rgb, views, axes, table } = sources;
+                let &Sources { rgb, views, axes, table, fragments } = sources;
+                let pieces = fragments.map_or(0, |fragments| items(fragments, 4));
                 let (table, out) = (table.cast::<$bits>(), out.cast_mut::<$bits>());
-                let [across, deep] = threads(side);
-                match (strips, interleaved) {
-                    (true, true) => kernels::$strip_pixels(
-                        on, units, n, words, records, side, merge, across, deep, rgb, views, axes, table, out,
+                match (fragments, interleaved) {
+                    (Some(fragments), true) if quads > 0 => patches::$strip_pixels(
+                        on, units, n, words, records, pieces, quads, side, merge, rgb, views, axes, fragments, table, out,
                     ),
-                    (true, false) => kernels::$strips(
-                        on, units, n, words, records, side, merge, copies, across, deep, rgb, views, axes, table, out,
+                    (Some(fragments), true) => patches::$patch_pixels(
+                        on, units, n, words, records, pieces, quads, side, merge, rgb, views, axes, fragments, table, out,
                     ),
-                    (false, true) => kernels::$pixels(
+                    (Some(fragments), false) if quads > 0 => patches::$strips(
+                        on, units, n, words, records, pieces, quads, side, merge, copies, rgb, views, axes, fragments, table, out,
+                    ),
+                    (Some(fragments), false) => patches::$patches(
+                        on, units, n, words, records, pieces, quads, side, merge, copies, rgb, views, axes, fragments, table, out,
+                    ),
+                    (None, true) => kernels::$pixels(
                         on, units, n, words, records, side, merge, window, rgb, views, axes, table, out,
                     ),
-                    (false, false) => kernels::$tiles(
+                    (None, false) => kernels::$tiles(
                         on, units, n, words, records, side, merge, copies, window, rgb, views, axes, table, out,
                     ),
                 }
@@ -125,9 +130,9 @@ macro_rules! elements {
     )*};
 }
 elements! {
-    f32: u32, strips_32 tiles_32 strip_pixels_32 pixels_32;
-    f16: u16, strips_16 tiles_16 strip_pixels_16 pixels_16;
-    bf16: u16, strips_16 tiles_16 strip_pixels_16 pixels_16;
+    f32: u32, strips_32 patches_32 tiles_32 strip_pixels_32 patch_pixels_32 pixels_32;
+    f16: u16, strips_16 patches_16 tiles_16 strip_pixels_16 patch_pixels_16 pixels_16;
+    bf16: u16, strips_16 patches_16 tiles_16 strip_pixels_16 patch_pixels_16 pixels_16;
 }
 
 /// Makes units of one channel after another: `out` [units, 3, copies, side, side].
@@ -155,4 +160,20 @@ pub fn interleaved_inputs<S, L: Launch<S> + ?Sized, E: InputNumber>(
     out: &mut DeviceSlice<S, E>,
 ) -> Result<(), L::Error> {
     E::launch(on, sources, order, true, out)
+}
+
+/// Makes the fragments of the weights of all axes, [`FRAGMENT_WORDS`] words each. `table` has
+/// [`AXIS_WORDS`] words for each axis.
+///
+/// # Errors
+/// See the launchers of this module. There are fewer than 2^25 fragments.
+pub fn fragments<S, L: Launch<S> + ?Sized>(
+    on: &L,
+    axes: &DeviceSlice<S, u32>,
+    table: &DeviceSlice<S, u32>,
+    out: &mut DeviceSlice<S, u32>,
+) -> Result<(), L::Error> {
+    let n = items(out, FRAGMENT_WORDS.into());
+    let (parts, records) = (items(table, AXIS_WORDS.into()), items(axes, RECORD_WORDS.into()));
+    patches::fragments(on, n, parts, records, axes, table, out)
 }

@@ -1,17 +1,20 @@
-//! Image processors of vision-language models: from images of any sizes to the input of a model, in
-//! one launch.
+//! Image processors of vision-language models: from images of any sizes to the input of a model.
 //!
 //! | kernel | from | to | a block makes |
 //! |---|---|---|---|
-//! | `strips` | `rgb` u8, `views`, `axes`, `table` | [units, channels, side, side] | units side by side |
+//! | `strips` | `rgb` u8, `views`, `axes`, `fragments`, `table` | [units, channels, side, side] | 32 units |
 //! | `strip_pixels` | the same | [units, side, side, channels] | the same |
-//! | `tiles` | the same | [units, channels, side, side] | 32 x 32 pixels of a unit |
+//! | `patches`, `patch_pixels` | the same | as the two above | the same |
+//! | `tiles` | the same without fragments | [units, channels, side, side] | 32 x 32 pixels of a unit |
 //! | `pixels` | the same | [units, side, side, channels] | 16 x 16 pixels of a unit |
+//! | `fragments` | `axes`, the list of axes | `fragments` | 8 fragments |
 //!
 //! [`inputs`] and [`interleaved_inputs`] launch one of them. A unit is a square of pixels: a patch
 //! or a tile. Each kernel exists for elements of 2 bytes and for elements of 4: it copies the
-//! numbers of the table and computes none. Strips take patches of an even side up to 16, as models
-//! have them; the other two take units of any size and resizes of any ratio.
+//! numbers of the table and computes none. Strips and patches are units of an even side up to 16,
+//! as models have them, on GPUs with compute capability 8.0; tiles and pixels take units of any
+//! size. Strips are faster than patches, and are for resizes that change little: a unit needs at
+//! most 32 rows and 32 columns.
 //!
 //! # What is computed
 //!
@@ -26,18 +29,23 @@
 //! free. A view says which pass is first. A pixel of the canvas beside the resized image has level
 //! 0. A unit that no view has is zero.
 //!
-//! # One launch
+//! # How it is done
 //!
-//! A block keeps the rows between the passes in shared memory. So an image is read once, but for
-//! the rows and columns that two blocks need, and the input is written once.
+//! An image is read once, but for the rows and columns that two blocks need, and the input is
+//! written once.
 //!
-//! - **Strips multiply four samples at once** (`dp2a`, `dp4a`): a word has the levels of four
-//!   neighbors in one channel, and a record of the table has their weights. Without that, a resize
-//!   waits for its integer multiplications, of which an SM has half as many as of other operations.
-//!   Rows whose samples do not fit into shared memory are made band by band.
-//! - **A source pixel is a part of two words**: four loads are four pixels, and not twelve.
-//! - **The threads of a warp have neighbors**, whose elements are neighbors in the output.
-//! - The kernels for any ratio keep the sums in registers, and take the samples in parts.
+//! - **A warp makes a patch as products of matrices of bytes**, on tensor cores: a matrix of
+//!   weights by one of levels, first across and then down. The levels between the passes stay in
+//!   registers, because the first result has the form that the second product takes, for rows and
+//!   columns that are numbered for it. See `matrices`.
+//! - **The matrices of weights are made once for each axis**, by a kernel of their own:
+//!   `fragments`.
+//! - **A block of strips loads each sample once**, to where eight rows are in different banks. A
+//!   thread of patches loads the samples that it needs. See `strips`.
+//! - **Patches leave registers as levels**, one byte each, and the threads that store neighbors
+//!   give them their numbers.
+//! - The kernels for any size keep the sums in registers, and take the samples in parts. A source
+//!   pixel is a part of two words.
 //!
 //! # Trust
 //!
@@ -45,15 +53,21 @@
 //! fewer than 2^16 samples. An address behind the end is an error, or becomes the last address.
 //! Kernels have no `unsafe`.
 
+#[cfg(any(feature = "processor", not(target_arch = "nvptx64")))]
 mod kernels;
 #[cfg(not(target_arch = "nvptx64"))]
 mod launch;
+#[cfg(any(feature = "processor", not(target_arch = "nvptx64")))]
 mod levels;
+// These kernels are in a PTX file of their own, `processor_sm_80`.
+#[cfg(any(feature = "processor_sm_80", not(target_arch = "nvptx64")))]
+mod matrices;
+#[cfg(any(feature = "processor_sm_80", not(target_arch = "nvptx64")))]
+mod patches;
+#[cfg(any(feature = "processor_sm_80", not(target_arch = "nvptx64")))]
 mod strips;
 mod view;
 
 #[cfg(not(target_arch = "nvptx64"))]
-pub use launch::{InputNumber, Sources, Units, inputs, interleaved_inputs};
-#[cfg(not(target_arch = "nvptx64"))]
-pub use strips::STRIP_WINDOW;
-pub use view::{AXIS_MAX, DOWN_FIRST, RECORD_WORDS, VIEW_WORDS};
+pub use launch::{InputNumber, Sources, Units, fragments, inputs, interleaved_inputs};
+pub use view::{AXIS_MAX, AXIS_WORDS, DOWN_FIRST, FRAGMENT_WORDS, PATCH, QUADS, RECORD_WORDS, STEP, VIEW_WORDS};

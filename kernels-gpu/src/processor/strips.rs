@@ -1,291 +1,177 @@
-//! Strips: units that are neighbors on the canvas, made by one block.
+//! Strips: patches side by side, of a view that one step is enough for in both passes.
 //!
 //! ```text
-//! for each band of rows of the strip:
-//!     each thread, for four samples of a column: the pass across
+//! for each row of units of the strip:
+//!     each thread, for four samples of a row: a word for each channel, to shared memory
 //!     barrier
-//!     each thread, for its pairs of pixels in the band: the pass down
+//!     each warp, for its units of the row: the levels
 //!     barrier
 //! ```
 //!
-//! Both passes multiply four levels at once: a weight of 24 bits is a number of 16 bits and a byte
-//! (`dp2a`, `dp4a`), and a word has the levels of four neighbors in one channel. Between the
-//! passes, an element of shared memory has such a word for each channel.
+//! Neighbors need the same samples two or three times, and eight rows of an image may lie in the
+//! same banks of the memory that a warp loads from. So a block loads each sample once, and puts the
+//! rows where eight of them are in different banks.
 #![forbid(unsafe_code)]
 
-use thalweg_simt::safe::{Block, Filled, Fresh, Team, Thread};
+use thalweg_simt::safe::{Block, Fresh, Reading, Team, Thread, Writing};
 use thalweg_simt::{Bits, Simt};
 
-use super::levels::{Range, Source, Sums, word};
-use super::view::{Axis, View};
+use super::matrices::{Quad, Source, UNITS, WARPS, channels, nearest, store};
+use super::view::{Axis, STEP, View};
 
-/// The levels of four samples of a column: a word for each channel.
-pub(super) type Quad = [u32; 3];
-/// The elements of the shared memory of a block: a power of two, so that a mask is all that an
-/// index needs.
-pub const STRIP_WINDOW: u32 = 2048;
-
-/// The units of a block that are neighbors on the canvas, in a row of blocks of `merge` x `merge`.
+/// The units of a block that are neighbors on the canvas.
 #[derive(Clone, Copy)]
 pub(super) struct Strip {
-    pub(super) view: View,
-    /// The first unit of the strip, and the first one behind it, as the launch counts them.
-    pub(super) first: u32,
+    /// The first unit, and the first one behind it, as the launch counts them.
+    first: u32,
     pub(super) end: u32,
     /// The first unit of the first block of units.
     start: u32,
-    /// Units come in blocks of 1, or of 2 x 2.
-    merge: u32,
-    side: u32,
-    top: u32,
-    left: u32,
-    pub(super) height: u32,
-    width: u32,
+    /// The row and the column of the first unit of the first block, and the columns.
+    row: u32,
+    column: u32,
+    columns: u32,
 }
 
 impl Strip {
-    /// Returns the strip that begins with `unit`, and ends before `end`. `merge` is 1 or 2.
+    /// Returns the strip that begins with `unit`, and ends before `end`.
     #[inline(always)]
-    pub(super) fn new(view: View, unit: u32, end: u32, side: u32, merge: u32) -> Self {
-        let m2 = merge * merge;
+    pub(super) fn new(view: View, unit: u32, end: u32, merge: u32) -> Self {
+        // Units come in blocks of 1, or of 2 x 2.
+        let shift = merge - 1;
         let origin = unit.wrapping_sub(view.unit);
-        let (block, per_row) = (view.unit / m2, (view.columns / merge).max(1));
-        let (row, column) = (block / per_row, block % per_row);
-        // The units of the view in this row, or those that no view has.
-        let units = if view.present {
-            view.units.min(row.saturating_add(1).saturating_mul(per_row.saturating_mul(m2)))
-        } else {
-            view.next
-        };
+        let (block, blocks) = (view.unit >> (2 * shift), (view.columns >> shift).max(1));
+        let (above, left) = (block / blocks, block % blocks);
+        let units = view.units.min(above.saturating_add(1).saturating_mul(blocks) << (2 * shift));
         let end = end.min(origin.saturating_add(units)).max(unit + 1);
-        let start = origin.wrapping_add(block * m2);
-        let blocks = end.wrapping_sub(start).div_ceil(m2);
-        let extent = side * merge;
-        Self {
-            view,
-            first: unit,
-            end,
-            start,
-            merge,
-            side,
-            top: row.wrapping_mul(extent),
-            left: column.wrapping_mul(extent),
-            height: extent,
-            width: blocks.wrapping_mul(extent),
-        }
-    }
-
-    /// Returns row and column of a pixel of a unit, in the strip.
-    #[inline(always)]
-    pub(super) fn place(self, unit: u32, [row, column]: [u32; 2]) -> [u32; 2] {
-        let i = unit.wrapping_sub(self.start);
-        // Of blocks of 2 x 2 units, bit 1 is the row.
-        let (down, right) = if self.merge == 2 { (i >> 1 & 1, i >> 1 & !1 | i & 1) } else { (0, i) };
-        [down * self.side + row, right.wrapping_mul(self.side).wrapping_add(column)]
+        let start = origin.wrapping_add(block << (2 * shift));
+        let columns = end.wrapping_sub(start).wrapping_add(3 * shift) >> (2 * shift) << shift;
+        Self { first: unit, end, start, row: above << shift, column: left << shift, columns }
     }
 }
 
-/// Returns the first sample of an output and the end of its samples. What is behind the image, a
-/// load finds out.
+/// Returns the warp that makes a unit of a block, and which of its units it is.
 #[inline(always)]
-fn samples([_, _, _, samples]: [u32; 4]) -> [u32; 2] {
-    let first = samples & 0xffff;
-    [first, first + (samples >> 16)]
+pub(super) fn maker(unit: u32, merge: u32) -> [u32; 2] {
+    // A warp has a block of 2 x 2, or every eighth unit.
+    if merge == 2 { [unit / UNITS, unit % UNITS] } else { [unit % WARPS, unit / WARPS] }
 }
 
-/// Four pixels of a row as a word for each channel.
+/// The quads of a row: as many as there are, or a few more. Eight rows are then in different banks.
 #[inline(always)]
-fn channels(t: impl Bits, [a, b, c, d]: [u32; 4], bits: u32) -> Quad {
-    let p = t.funnel_shift_right(a, b, bits);
-    let q = t.funnel_shift_right(b, c, bits);
-    let s = t.funnel_shift_right(c, d, bits);
-    [
-        t.byte_perm(t.byte_perm(p, q, 0x0630), s, 0x5210),
-        t.byte_perm(t.byte_perm(p, q, 0x0741), s, 0x6210),
-        t.byte_perm(t.byte_perm(p, q, 0x0052), s, 0x7410),
-    ]
+pub(super) fn pitch(quads: u32) -> u32 {
+    // An odd multiple of 4.
+    (quads.div_ceil(4) | 1) * 4
 }
 
-/// The outputs of an axis that a band needs. The first one is the one that `place` 0 is.
-#[derive(Clone, Copy)]
-struct Outputs {
-    axis: Axis,
-    /// The first record.
-    start: u32,
-    count: u32,
-    /// The number that makes an output of a row or column of the strip.
-    offset: u32,
-}
-
-impl Outputs {
-    /// Returns the outputs of a range, for rows or columns that count from `from` of the canvas on.
+impl<'k> Source<'k> {
+    /// Stores the levels of a strip of a view. `start` is the first unit of the block.
     #[inline(always)]
-    fn new(range: Range, from: u32) -> Self {
-        Self {
-            axis: range.axis,
-            start: range.axis.place(range.first),
-            count: range.end - range.first,
-            offset: from.wrapping_sub(range.at as u32).wrapping_sub(range.first),
-        }
-    }
-
-    /// Returns the first record of an output.
-    #[inline(always)]
-    fn records(self, output: u32) -> u32 {
-        self.start.wrapping_add(output.wrapping_mul(self.axis.groups))
-    }
-
-    /// Adds the products of four samples of each channel and the weights of a record.
-    #[inline(always)]
-    fn add(self, t: impl Bits, [low, high, bytes, _]: [u32; 4], quad: Quad, sums: Sums) -> Sums {
-        let one = |v: u32, sum: i32| {
-            let halves = t.dp2a_hi_i32_u32(high, v, t.dp2a_lo_i32_u32(low, v, 0));
-            t.dp4a_u32(bytes, v, halves.wrapping_mul(self.axis.unit).wrapping_add(sum) as u32) as i32
-        };
-        [one(quad[0], sums[0]), one(quad[1], sums[1]), one(quad[2], sums[2])]
-    }
-}
-
-/// A band of rows of a strip.
-#[derive(Clone, Copy)]
-pub(super) struct Band {
-    across: Outputs,
-    down: Outputs,
-    /// 2^24 by the number of columns, rounded up: `i * inverse >> 24` is the row of element `i` of
-    /// the window, if that is below 256.
-    inverse: u32,
-    /// The elements of the window that are computed.
-    used: u32,
-    /// The first sample of the pass down.
-    sample: u32,
-    /// The first byte of its row, and the bytes of a row.
-    line: u32,
-    pitch: u32,
-}
-
-impl Band {
-    /// Returns the band of `rows` rows from row `from` of the strip on.
-    #[inline(always)]
-    pub(super) fn new<'k, M: Team>(b: &Block<'k, M>, source: Source<'k>, strip: Strip, from: u32, rows: u32) -> Self {
-        let view = strip.view;
-        let top = strip.top.wrapping_add(from);
-        let across = Outputs::new(Range::new(view.across, view.left, strip.left, strip.width), strip.left);
-        let range = Range::new(view.down, view.top, top, rows.min(strip.height - from));
-        let down = Outputs::new(range, top);
-        let (mut sample, mut used) = (0, 0);
-        if view.present && down.count > 0 {
-            [sample, _] = samples(source.axes.nearest(b, down.start));
-            let [_, last] = samples(source.axes.nearest(b, down.records(down.count - 1)));
-            used = last.saturating_sub(sample).div_ceil(4).min(255) * across.count;
-        }
-        let pitch = 3u32.wrapping_mul(view.width);
-        Self {
-            across,
-            down,
-            inverse: (1u32 << 24).div_ceil(across.count.max(1)),
-            used,
-            sample,
-            line: view.start.wrapping_add(sample.wrapping_mul(pitch)),
-            pitch,
-        }
-    }
-
-    /// Computes the pass across for all samples of the band.
-    #[inline(always)]
-    pub(super) fn across<'k, M: Team>(
+    pub(super) fn strip<M: Team>(
         self,
         b: &mut Block<'k, M>,
-        source: Source<'k>,
-        window: Fresh<'k, Quad>,
-    ) -> Filled<'k, Quad> {
-        b.fill(window, (), move |t, (), i| if i < self.used { self.quad(t, source, i) } else { [0; 3] })
-    }
-
-    /// Computes the outputs of four rows of a column.
-    #[inline(always)]
-    fn quad<'k, C: Simt>(self, t: &Thread<'k, C>, source: Source<'k>, i: u32) -> Quad {
-        let (of, quad) = (self.across, i.wrapping_mul(self.inverse) >> 24);
-        let place = of.records(i.wrapping_sub(quad.wrapping_mul(of.count)));
-        let record = source.axes.nearest(t, place);
-        let [first, end] = samples(record).map(|sample| 3 * sample);
-        let line = self.line.wrapping_add(quad.wrapping_mul(4).wrapping_mul(self.pitch));
-        // Rows behind the image have weights of 0.
-        let rows = |line: u32, above: Quad| {
-            let lines = [line, line.wrapping_add(self.pitch)];
-            let add = |record: [u32; 4], first: u32, [a, b]: [Sums; 2]| {
-                let one = |line: u32, sums: Sums| {
-                    let byte = line.wrapping_add(first);
-                    of.add(**t, record, channels(**t, words(t, source, byte / 4), byte % 4 * 8), sums)
-                };
-                [one(lines[0], a), one(lines[1], b)]
+        view: View,
+        strip: Strip,
+        start: u32,
+        words: &Writing<'k, Quad>,
+        mut window: Fresh<'k, Quad>,
+    ) -> Fresh<'k, Quad> {
+        let (merge, len) = (self.merge, window.len());
+        if len < 5 {
+            return window;
+        }
+        let first = |b: &Block<'k, M>, axis: Axis, i: u32, at: i32| {
+            let output = nearest(axis, i.wrapping_mul(self.side).wrapping_sub(at as u32) as i32);
+            let [.., bounds] = self.axes.nearest(b, axis.place(output));
+            bounds & 0xffff
+        };
+        let left = first(b, view.across, strip.column, view.left) & !3;
+        let right = first(b, view.across, strip.column.wrapping_add(strip.columns).wrapping_sub(1), view.left) & !3;
+        // The last unit has the samples of a step.
+        let quads = (right.saturating_sub(left) + STEP) / 4;
+        let pitch = pitch(quads.min(len));
+        // An index times this is 2^32 times its row, and a little more.
+        let inverse = u32::MAX / pitch + 1;
+        for row in 0..merge {
+            let top = first(b, view.down, strip.row.wrapping_add(row), view.top);
+            let line = 3u32.wrapping_mul(view.width);
+            let byte = view.start.wrapping_add(top.wrapping_mul(line)).wrapping_add(3u32.wrapping_mul(left));
+            let all = view.rows.min(STEP);
+            let filled = b.fill(window, (), move |t, (), i| {
+                let y = t.mul_hi_u32(i, inverse);
+                let x = i.wrapping_sub(y.wrapping_mul(pitch));
+                if y >= all || x >= quads {
+                    return [0; 3];
+                }
+                let byte = byte.wrapping_add(y.wrapping_mul(line)).wrapping_add(12 * x);
+                let words = [0, 1, 2, 3].map(|i| u32::from_le_bytes(self.rgb.nearest(t, (byte / 4).wrapping_add(i))));
+                channels(**t, words, byte % 4 * 8)
+            });
+            let reading = b.sync(filled.read());
+            // The units of the row that warps have, from one to another.
+            let offset = |unit: u32| unit.wrapping_sub(start);
+            let turns = match merge {
+                2 => [2 * row, 2 * row + 2],
+                _ => [offset(strip.first) / WARPS, offset(strip.end - 1) / WARPS + 1],
             };
-            // Most outputs have one record: it stands before the loop.
-            let mut sums = add(record, first, [[of.axis.half(); 3]; 2]);
-            let (mut place, mut first) = (place, first + 12);
-            while first < end {
-                place = place.wrapping_add(1);
-                sums = add(source.axes.nearest(t, place), first, sums);
-                first += 12;
+            let mut turn = turns[0];
+            while turn < turns[1].min(UNITS) {
+                self.near(b, view, strip, [start, turn, left, pitch], words, &reading);
+                turn += 1;
             }
-            let [a, b] = sums;
-            [0, 1, 2].map(|i| t.clamped_bytes(a[i] >> of.axis.shift, b[i] >> of.axis.shift, above[i]))
-        };
-        rows(line, rows(line.wrapping_add(self.pitch).wrapping_add(self.pitch), [0; 3]))
+            window = b.sync(reading.renew());
+        }
+        window
     }
 
-    /// Computes the levels of two neighbors of the canvas: in a row of the band, and a column of
-    /// the strip. `get` loads an element of the window.
+    /// Stores the levels of the units number `turn` of all warps.
     #[inline(always)]
-    pub(super) fn pair<'k, C: Simt>(
+    fn near<M: Team>(
         self,
-        t: &Thread<'k, C>,
-        source: Source<'k>,
-        [row, column]: [u32; 2],
-        get: impl Fn(u32) -> Quad,
-    ) -> [u32; 2] {
-        let of = self.down;
-        let row = row.wrapping_add(of.offset);
-        if row >= of.count {
-            return [0; 2];
-        }
-        let (first, width) = (column.wrapping_add(self.across.offset), self.across.count);
-        let columns = [first, first.wrapping_add(1)];
-        let mut place = of.records(row);
-        let record = source.axes.nearest(t, place);
-        let [first, end] = samples(record);
-        let mut sample = first.wrapping_sub(self.sample) & 0xffff;
-        let end = sample + (end - first);
-        let bits = sample % 4 * 8;
-        // A column beside the resized image gets levels as well, which are replaced below.
-        let line = (sample / 4).wrapping_mul(width);
-        let mut at = columns.map(|column| line.wrapping_add(column));
-        let mut low = at.map(&get);
-        let mut next = |record: [u32; 4], [a, b]: [Sums; 2]| {
-            at = at.map(|at| at.wrapping_add(width));
-            let high = at.map(&get);
-            let one = |i: usize, sums: Sums| {
-                let channel = |c: usize| t.funnel_shift_right(low[i][c], high[i][c], bits);
-                of.add(**t, record, [channel(0), channel(1), channel(2)], sums)
-            };
-            let sums = [one(0, a), one(1, b)];
-            low = high;
-            sums
+        b: &mut Block<'k, M>,
+        view: View,
+        strip: Strip,
+        [start, turn, left, pitch]: [u32; 4],
+        words: &Writing<'k, Quad>,
+        reading: &Reading<'k, Quad>,
+    ) {
+        let (merge, last) = (self.merge, reading.len() - 5);
+        let own = move |z: u32| if merge == 2 { start + UNITS * z + turn } else { start + WARPS * turn + z };
+        // The row and the column of a unit, counted from those of the strip.
+        let place = move |z: u32| {
+            let i = own(z).wrapping_sub(strip.start);
+            if merge == 2 { [i >> 1 & 1, i >> 1 & !1 | i & 1] } else { [0, i] }
         };
-        let mut sums = next(record, [[of.axis.half(); 3]; 2]);
-        sample += 4;
-        while sample < end {
-            place = place.wrapping_add(1);
-            sums = next(source.axes.nearest(t, place), sums);
-            sample += 4;
-        }
-        let level = |i: usize| if columns[i] < width { word(**t, sums[i], of.axis.shift) } else { 0 };
-        [level(0), level(1)]
+        let fragment = move |lane: u32, first: u32, i: u32| {
+            i.wrapping_mul(2).wrapping_add(first).wrapping_mul(32).wrapping_add(lane)
+        };
+        let first = |b: &Block<'k, M>, down: bool| {
+            b.each((), move |t, ()| {
+                let ([row, column], lane) = (place(t.thread_idx().z), t.thread_idx().y);
+                match down {
+                    true => fragment(lane, view.down_fragments, strip.row.wrapping_add(row)),
+                    false => fragment(lane, view.across_fragments, strip.column.wrapping_add(column)),
+                }
+            })
+        };
+        let at = b.each((), move |t: &Thread<'k, M::Cx>, ()| {
+            let ([_, column], lane) = (place(t.thread_idx().z), t.thread_idx().y);
+            let column = strip.column.wrapping_add(column).wrapping_mul(self.side).wrapping_sub(view.left as u32);
+            let [.., bounds] = self.axes.nearest(t, view.across.place(nearest(view.across, column as i32)));
+            ((bounds & 0xfffc).wrapping_sub(left) / 4).wrapping_add(lane / 4 * pitch).wrapping_add(lane % 4)
+        });
+        let pixels = |b: &Block<'k, M>, top: u32, _: u32| {
+            b.each((reading, &at), move |t, (reading, at)| {
+                let at = at.get(t).wrapping_add(top * pitch).min(last);
+                let [a, b] = [at, at + 4].map(|at| reading.get(t, at));
+                [[a[0], b[0]], [a[1], b[1]], [a[2], b[2]]]
+            })
+        };
+        let levels = self.levels::<M, false, true>(b, view, first, pixels);
+        b.each((words, &levels), move |t, (words, levels)| {
+            if (strip.first..strip.end).contains(&own(t.thread_idx().z)) {
+                store::<M>(t, words, turn, levels.get(t));
+            }
+        });
     }
-}
-
-/// Loads four words of the pixels. In place of those behind the end it loads the last one: there,
-/// all weights are 0.
-#[inline(always)]
-fn words<'k, C: Simt>(t: &Thread<'k, C>, source: Source<'k>, at: u32) -> [u32; 4] {
-    [0, 1, 2, 3].map(|i| u32::from_le_bytes(source.rgb.nearest(t, at.wrapping_add(i))))
 }

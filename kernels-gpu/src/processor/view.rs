@@ -17,14 +17,38 @@ use thalweg_simt::safe::{In, Witness};
 /// | 10, 11 | the axis down: its first record in `axes`; the records of an output, the shift from bit 16 on, `unit - 1` from bit 24 on |
 /// | 12, 13 | the axis across |
 /// | 14 | [`DOWN_FIRST`], or 0 |
-/// | 15 | the rows of the canvas that strips make at once, if strips make the units |
+/// | 15, 16 | the first fragment of the pass across, and of the pass down, if there are fragments |
+/// | 17 | the steps of the pass across, and from bit 16 on the rows that the pass down of a unit needs |
 ///
 /// An axis has as many records of [`RECORD_WORDS`] words for each output, and all of its outputs as
 /// many. A record has the weights of four samples: four 16-bit numbers with signs, times
 /// `unit`, in words 0 and 1, and four bytes that are added to them in word 2. Word 3 is the first
 /// sample of the output, and from bit 16 on the number of its samples. Weights behind the last
 /// sample are 0.
-pub const VIEW_WORDS: u32 = 16;
+pub const VIEW_WORDS: u32 = 18;
+/// The words that say how the fragments of an axis are made.
+///
+/// | word | what it is |
+/// |---|---|
+/// | 0 | the first fragment; they are in the order of their fragments |
+/// | 1, 2 | the axis, as a view has it |
+/// | 3 | its outputs |
+/// | 4 | the place of the resized image on the canvas, with a sign |
+/// | 5 | the pixels a side of a unit, and from bit 16 on the steps of a unit |
+/// | 6 | 1 if the axis is the one down, or 0 |
+/// | 7 | the bits of the first sample of a unit that are taken as 0 |
+///
+/// A unit in row or column `i` has the fragments from `i * steps * planes` on: for each step two of
+/// them, or three if `unit` of the axis is 256.
+pub const AXIS_WORDS: u32 = 8;
+/// The words of a fragment: four for each lane of a warp.
+pub const FRAGMENT_WORDS: u32 = 128;
+/// The samples of a step.
+pub const STEP: u32 = 32;
+/// The most quads of the shared memory of a block of strips.
+pub const QUADS: u32 = 1792;
+/// The most pixels a side of a unit that a warp makes.
+pub const PATCH: u32 = 16;
 /// The words of a record of weights.
 pub const RECORD_WORDS: u32 = 4;
 /// The flag of a view whose pass down is the first one.
@@ -49,6 +73,13 @@ pub(super) struct Axis {
 }
 
 impl Axis {
+    /// Returns an axis of a place in the table and a form.
+    #[inline(always)]
+    pub(super) fn new(samples: u32, outputs: u32, [start, form]: [u32; 2]) -> Self {
+        let (groups, shift, unit) = (form & 0xffff, (form >> 16 & 255).min(22), (form >> 24) as i32 + 1);
+        Self { samples, outputs, start, groups, shift, unit }
+    }
+
     /// Returns the place of the first record of an output.
     #[inline(always)]
     pub(super) fn place(self, output: u32) -> u32 {
@@ -85,6 +116,12 @@ impl Axis {
         i32::from(half).wrapping_mul(self.unit).wrapping_add((bytes >> (8 * (i & 3)) & 255) as i32)
     }
 
+    /// The number of bytes of a weight.
+    #[inline(always)]
+    pub(super) fn planes(self) -> u32 {
+        if self.unit == 1 { 2 } else { 3 }
+    }
+
     /// Returns what is added to a sum so that the shift rounds.
     #[inline(always)]
     pub(super) fn half(self) -> i32 {
@@ -109,8 +146,11 @@ pub(super) struct View {
     pub(super) down: Axis,
     pub(super) across: Axis,
     pub(super) down_first: bool,
-    /// The rows that strips make at once.
-    pub(super) band: u32,
+    /// The first fragments of both axes, the steps of the pass across, and the rows of the other.
+    pub(super) across_fragments: u32,
+    pub(super) down_fragments: u32,
+    pub(super) across_steps: u32,
+    pub(super) rows: u32,
     /// The units of the view, and those to the next view.
     pub(super) units: u32,
     pub(super) next: u32,
@@ -127,11 +167,7 @@ impl View {
             if views.get(b, [middle, 0]) <= unit { at = middle } else { end = middle }
         }
         let word = |i| views.get(b, [at, i]);
-        let axis = |samples, outputs, i: u32| {
-            let form = word(i + 1);
-            let (start, groups) = (word(i).min(axes), form & 0xffff);
-            Axis { samples, outputs, start, groups, shift: (form >> 16 & 255).min(22), unit: (form >> 24) as i32 + 1 }
-        };
+        let axis = |samples, outputs, i: u32| Axis::new(samples, outputs, [word(i).min(axes), word(i + 1)]);
         let (start, height, width, unit) = (word(3), word(4), word(5), unit.wrapping_sub(word(0)));
         let next = if at + 1 < views.extent(0) { views.get(b, [at + 1, 0]) } else { u32::MAX };
         let pixels = u64::from(height.min(AXIS_MAX)) * u64::from(width.min(AXIS_MAX));
@@ -148,7 +184,10 @@ impl View {
             down: axis(height, rows, 10),
             across: axis(width, across, 12),
             down_first: word(14) & DOWN_FIRST != 0,
-            band: word(15),
+            across_fragments: word(15),
+            down_fragments: word(16),
+            across_steps: word(17) & 0xffff,
+            rows: word(17) >> 16,
             units: word(1),
             next: next.wrapping_sub(word(0)),
         }

@@ -2,7 +2,8 @@
 
 use thalweg::Result;
 use thalweg_kernels::processor::{
-    AXIS_MAX, DOWN_FIRST, InputNumber, RECORD_WORDS, Sources, Units, VIEW_WORDS, inputs, interleaved_inputs,
+    AXIS_WORDS, DOWN_FIRST, FRAGMENT_WORDS, InputNumber, QUADS, RECORD_WORDS, Sources, Units, VIEW_WORDS, fragments,
+    inputs, interleaved_inputs,
 };
 use thalweg_simt::{bf16, f16};
 
@@ -12,6 +13,7 @@ use super::trial::{Number, Trial};
 pub(crate) const PROCESSOR: &[Launcher] = &[
     Launcher { name: "inputs", cases: 240, run: |t| processed(t, true) },
     Launcher { name: "interleaved_inputs", cases: 90, run: |t| processed(t, false) },
+    Launcher { name: "fragments", cases: 40, run: made },
 ];
 
 fn processed(t: &Trial<'_, '_>, planes: bool) -> Result<()> {
@@ -32,12 +34,13 @@ fn axis(t: &Trial<'_, '_>, axes: &mut Vec<u32>, samples: u32, outputs: u32) -> [
 
 fn of<E: InputNumber + Number>(t: &Trial<'_, '_>, planes: bool) -> Result<()> {
     let (side, merge) = (t.pick(&[1, 2, 7, 14, 16, 17, 33, 40]), t.pick(&[1, 2, 3]));
+    let patches = side % 2 == 0 && side <= 16 && merge < 3;
     let order = Units {
         side,
         merge,
         copies: t.within(1, 2),
         window: t.pick(&[64, 100, 900, 4096]),
-        strips: side % 2 == 0 && side <= 16 && merge < 3,
+        quads: if patches { t.pick(&[0, 0, 1, 50, 800, QUADS]) } else { 0 },
     };
     let (mut views, mut axes, mut units, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
     for _ in 0..t.within(1, 3) {
@@ -47,16 +50,41 @@ fn of<E: InputNumber + Number>(t: &Trial<'_, '_>, planes: bool) -> Result<()> {
         let at = [0, 1].map(|_| t.pick(&[0, 0, 3, u32::MAX]));
         views.extend([units, grid[0] * grid[1], grid[1], bytes, height, width, resized[0], resized[1], at[0], at[1]]);
         views.extend([down, across].as_flattened());
-        views.extend([if t.flip() { DOWN_FIRST } else { 0 }, t.pick(&[0, 9, AXIS_MAX, AXIS_MAX])]);
+        views.push(if t.flip() { DOWN_FIRST } else { 0 });
+        views.extend([t.below(40), t.below(40), t.within(0, 3) | t.within(0, 90) << 16]);
         units += grid[0] * grid[1] + t.pick(&[0, 0, 4]);
         bytes += 3 * height * width;
     }
     let (views, axes) = (t.table(views, VIEW_WORDS as usize)?, t.table(axes, RECORD_WORDS as usize)?);
     let (rgb, table) = (t.bytes(bytes.next_multiple_of(4) as usize)?, t.numbers::<E>(768)?);
-    let sources = Sources { rgb: &rgb, views: &views, axes: &axes, table: &table };
+    let weights = t.words((FRAGMENT_WORDS * t.within(1, 30)) as usize)?;
+    let fragments = if patches { Some(&*weights) } else { None };
+    let sources = Sources { rgb: &rgb, views: &views, axes: &axes, table: &table, fragments };
     let len = 3 * order.side * order.side * units;
     match planes {
         true => inputs(t, &sources, order, &mut t.room((len * order.copies) as usize)?),
         false => interleaved_inputs(t, &sources, order, &mut t.room(len as usize)?),
     }
+}
+
+fn made(t: &Trial<'_, '_>) -> Result<()> {
+    let (mut axes, mut parts, mut fragments_) = (Vec::new(), Vec::new(), 0);
+    for _ in 0..t.within(1, 3) {
+        let (outputs, steps) = (t.within(1, 60), t.pick(&[0, 1, 1, 2]));
+        let [start, form] = axis(t, &mut axes, 60, outputs);
+        let at = t.pick(&[0, 0, 3, u32::MAX]);
+        parts.extend([
+            fragments_,
+            start,
+            form,
+            outputs,
+            at,
+            t.within(1, 16) | steps << 16,
+            t.below(2),
+            t.pick(&[0, 3]),
+        ]);
+        fragments_ += t.within(1, 9);
+    }
+    let (parts, axes) = (t.table(parts, AXIS_WORDS as usize)?, t.table(axes, RECORD_WORDS as usize)?);
+    fragments(t, &axes, &parts, &mut t.room((fragments_ * FRAGMENT_WORDS) as usize)?)
 }

@@ -72,6 +72,45 @@ fn add_products<const K: usize>(words: &mut [[u32; WIDE]; WARP], a: &[[f32; K]; 
     }
 }
 
+/// Returns a matrix of 16 x 32 bytes, whose fragments the lanes hold.
+pub(super) fn bytes_16(signed: bool, lane: impl Fn(usize) -> [u32; 4]) -> [[i16; 32]; 16] {
+    let mut a = [[0; 32]; 16];
+    for l in 0..WARP {
+        let (g, t) = (l / 4, l % 4);
+        for (w, word) in lane(l).into_iter().enumerate() {
+            for (e, byte) in word.to_le_bytes().into_iter().enumerate() {
+                a[g + 8 * (w % 2)][4 * t + e + 16 * (w / 2)] = if signed { (byte as i8).into() } else { byte.into() };
+            }
+        }
+    }
+    a
+}
+
+/// Returns the columns of a matrix of 32 x 8 bytes, whose fragments the lanes hold.
+pub(super) fn columns_8(lane: impl Fn(usize) -> [u32; 2]) -> [[i16; 32]; 8] {
+    let mut b = [[0; 32]; 8];
+    for l in 0..WARP {
+        let (g, t) = (l / 4, l % 4);
+        for (w, word) in lane(l).into_iter().enumerate() {
+            for (e, byte) in word.to_le_bytes().into_iter().enumerate() {
+                b[g][4 * t + e + 16 * w] = byte.into();
+            }
+        }
+    }
+    b
+}
+
+/// Adds the products of a lane to its sums, as `mma.m16n8k32` does.
+pub(super) fn products(a: &[[i16; 32]; 16], b: &[[i16; 32]; 8], lane: usize, sums: [i32; 4]) -> [i32; 4] {
+    let (g, t) = (lane / 4, lane % 4);
+    std::array::from_fn(|e| {
+        let (row, column) = (&a[g + 8 * (e / 2)], &b[2 * t + e % 2]);
+        // The sum of 32 products of bytes does not wrap.
+        let products: i32 = row.iter().zip(column).map(|(a, b)| i32::from(*a) * i32::from(*b)).sum();
+        sums[e].wrapping_add(products)
+    })
+}
+
 /// Returns the value of an IEEE half.
 pub(super) fn f16(bits: u16) -> f32 {
     let (sign, magnitude) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff));

@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 
 use super::block::{CpuBlock, OnUnwind};
+use super::matrices;
 use super::monitor::Monitor;
 use super::thread::CpuThread;
 use super::warp::{self, At, WARP};
@@ -101,6 +102,28 @@ impl<'b, M: Monitor> Team for &'b CpuBlock<'_, M> {
             let mut values = std::array::from_fn(|lane| warp[lane].get());
             warp::combine(at, &mut values, |_| argument);
             warp.iter().zip(values).for_each(|(result, value)| result.set(value));
+        }
+        results
+    }
+    unsafe fn multiply_bytes<const N: usize>(
+        self,
+        signed: bool,
+        a: &Box<[Cell<[u32; 4]>]>,
+        b: &Box<[Cell<[[u32; 2]; N]>]>,
+        c: &Box<[Cell<[[i32; 4]; N]>]>,
+    ) -> Box<[Cell<[[i32; 4]; N]>]> {
+        let results = c.clone();
+        let warps = a.as_chunks::<WARP>().0.iter().zip(b.as_chunks::<WARP>().0).zip(results.as_chunks::<WARP>().0);
+        for ((a, b), sums) in warps {
+            let a = matrices::bytes_16(signed, |lane| a[lane].get());
+            for i in 0..N {
+                let b = matrices::columns_8(|lane| b[lane].get()[i]);
+                for (lane, sums) in sums.iter().enumerate() {
+                    let mut all = sums.get();
+                    all[i] = matrices::products(&a, &b, lane, all[i]);
+                    sums.set(all);
+                }
+            }
         }
         results
     }

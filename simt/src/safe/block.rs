@@ -363,4 +363,27 @@ impl<'k, M: Team> Block<'k, M> {
     pub fn warp_sum_u32(&mut self, v: &Local<'k, M, u32>) -> Local<'k, M, u32> {
         self.exchange(Exchange::SumU32, v, 0)
     }
+
+    /// Computes `a * b[i] + c[i]` modulo 2^32 for each `i`, in each warp for itself, on tensor
+    /// cores (`mma.m16n8k32`). `a` has 16 x 32 bytes, with signs if `SIGNED`; `b[i]` has 32 x 8
+    /// bytes without signs, and `c[i]` 16 x 8 sums. A GPU needs compute capability 8.0.
+    ///
+    /// Each thread holds a part of each matrix. With `g = lane / 4` and `t = lane % 4`:
+    ///
+    /// | matrix | part of a thread | row | column |
+    /// |---|---|---|---|
+    /// | A | byte `e` of word `w` | `g + 8 * (w % 2)` | `4 * t + e + 16 * (w / 2)` |
+    /// | B | byte `e` of word `w` | `4 * t + e + 16 * w` | `g` |
+    /// | C and the result | sum `e` | `g + 8 * (e / 2)` | `2 * t + e % 2` |
+    #[inline(always)]
+    pub fn multiply_bytes<const SIGNED: bool, const N: usize>(
+        &mut self,
+        a: &Local<'k, M, [u32; 4]>,
+        b: &Local<'k, M, [[u32; 2]; N]>,
+        c: &Local<'k, M, [[i32; 4]; N]>,
+    ) -> Local<'k, M, [[i32; 4]; N]> {
+        // SAFETY: This is code of the block, so all threads of the block reach it.
+        let values = unsafe { self.team.multiply_bytes(SIGNED, &a.values, &b.values, &c.values) };
+        Local { values, brand: PhantomData }
+    }
 }

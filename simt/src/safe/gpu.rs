@@ -10,6 +10,8 @@ use crate::{Cooperative, Gpu, Simt};
 unsafe extern "C" {
     #[link_name = "llvm.nvvm.barrier0.or"]
     fn barrier_or(p: i32) -> i32;
+    #[link_name = "llvm.nvvm.bar.warp.sync"]
+    fn warp_barrier(mask: u32);
 }
 
 /// Tells the compiler the extents of a block that the declaration states as numbers, so that it can
@@ -87,5 +89,49 @@ impl Team for Gpu {
             Exchange::MinF32 => self.warp_min(float).to_bits(),
             Exchange::SumU32 => self.warp_sum_u32(v),
         })
+    }
+    #[inline(always)]
+    unsafe fn multiply_bytes<const N: usize>(
+        self,
+        signed: bool,
+        a: &Cell<[u32; 4]>,
+        b: &Cell<[[u32; 2]; N]>,
+        c: &Cell<[[i32; 4]; N]>,
+    ) -> Cell<[[i32; 4]; N]> {
+        let (a, b, mut sums) = (a.get(), b.get(), c.get());
+        // SAFETY: The caller promises that all threads of the block reach this call.
+        //
+        // All lanes of a warp must execute a product together. LLVM does not know that of its
+        // intrinsic, nor of assembly: it may copy them into both branches of a condition around
+        // them, or move them into one. It knows it of this barrier, so it does not copy the code in
+        // which it stands, and it does not move assembly that is not `pure`.
+        unsafe { warp_barrier(u32::MAX) };
+        macro_rules! multiply {
+            ($sign:literal $i:ident) => {
+                asm!(
+                    concat!(
+                        "mma.sync.aligned.m16n8k32.row.col.s32.", $sign, "8.u8.s32 {{{0}, {1}, {2}, {3}}}, ",
+                        "{{{4}, {5}, {6}, {7}}}, {{{8}, {9}}}, {{{0}, {1}, {2}, {3}}};"
+                    ),
+                    inout(reg32) sums[$i][0], inout(reg32) sums[$i][1], inout(reg32) sums[$i][2], inout(reg32) sums[$i][3],
+                    in(reg32) a[0], in(reg32) a[1], in(reg32) a[2], in(reg32) a[3], in(reg32) b[$i][0],
+                    in(reg32) b[$i][1], options(nomem, nostack)
+                )
+            };
+        }
+        let mut one = |i: usize| {
+            // SAFETY: The caller promises that all threads of the block reach this call, and the
+            // barrier keeps it that way.
+            unsafe {
+                match signed {
+                    true => multiply!("s" i),
+                    false => multiply!("u" i),
+                }
+            }
+        };
+        for i in 0..N {
+            one(i);
+        }
+        Cell::new(sums)
     }
 }

@@ -96,4 +96,16 @@ pub trait Team: Sealed + Copy {
     /// # Safety
     /// All threads of the block reach this call, with the same `argument`.
     unsafe fn exchange(self, op: Exchange, values: &Self::Values<u32>, argument: u32) -> Self::Values<u32>;
+    /// Computes `a * b + c` for the matrices of each warp, as
+    /// [`Block::multiply_bytes`](super::Block::multiply_bytes) says.
+    ///
+    /// # Safety
+    /// All threads of the block reach this call, with the same `signed`.
+    unsafe fn multiply_bytes<const N: usize>(
+        self,
+        signed: bool,
+        a: &Self::Values<[u32; 4]>,
+        b: &Self::Values<[[u32; 2]; N]>,
+        c: &Self::Values<[[i32; 4]; N]>,
+    ) -> Self::Values<[[i32; 4]; N]>;
 }
