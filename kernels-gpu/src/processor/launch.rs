@@ -41,9 +41,9 @@ pub struct Units {
     /// between the passes do not fit takes them in parts.
     pub window: u32,
     /// The quads (four neighbors of a row, 12 bytes) of the shared memory of a block with
-    /// fragments, up to [`QUADS`], or 0. If there are any, then blocks make strips, which is
-    /// faster. Then one step is enough for a unit in both passes, weights have 16 bits, the first
-    /// sample of a unit across is taken as a multiple of 4, and a strip has
+    /// fragments, up to [`QUADS`](super::QUADS), or 0. If there are any, then blocks make strips,
+    /// which is faster. Then one step is enough for a unit in both passes, weights have 16 bits,
+    /// the first sample of a unit across is taken as a multiple of 4, and a strip has
     /// [`strip_quads`](Units::strip_quads) at most.
     pub quads: u32,
 }

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A weight has 16 or 24 bits, so it is two or three bytes, and each product is as many products of
-//! bytes (`mma.m16n8k32`). Their matrices, which have a weight where an output has a sample, are the
-//! *fragments*: a kernel makes them once for each axis.
+//! bytes (`mma.m16n8k32`). Their matrices, which have a weight where an output has a sample, are
+//! the *fragments*: a kernel makes them once for each axis.
 //!
 //! What a thread has of the first result is what it must have as an operand of the second, if
 //! columns and rows are numbered for it ([`column`], [`row`]): so nothing leaves the registers
@@ -28,7 +28,7 @@ pub(super) const UNITS: u32 = 4;
 /// The threads of a block.
 pub(super) const THREADS: u32 = 32 * WARPS;
 
-/// What a thread has of a matrix of weights.
+/// A thread's part of a matrix of weights.
 type Fragment = [u32; 4];
 
 /// The column that row `m` of a matrix of the pass across is. Each thread has rows `2 t` and
@@ -38,8 +38,8 @@ pub(super) fn column(m: u32) -> u32 {
     4 * ((m & 7) >> 1) + (m & 1) + 2 * (m >> 3)
 }
 
-/// The row that column `k` of a matrix of the pass down is. A thread has rows `2 t` and `2 t + 1` of
-/// each group of eight, and a word of a fragment has four neighbors.
+/// The row that column `k` of a matrix of the pass down is. A thread has rows `2 t` and `2 t + 1`
+/// of each group of eight, and a word of a fragment has four neighbors.
 #[inline(always)]
 pub(super) fn row(k: u32) -> u32 {
     let (t, e) = ((k & 15) >> 2, k & 3);
@@ -68,8 +68,8 @@ pub(super) struct Source<'k> {
 
 /// Four neighbors of a row: a word for each channel.
 pub(super) type Quad = [u32; 3];
-/// Where a thread finds what it needs for a unit: its part of the first fragment of the pass across
-/// and of that down, and the byte of its first sample in its row.
+/// The places of what a thread needs for a unit: of its part of the first fragment of the pass
+/// across and of that down, and the byte of its first sample in its row.
 pub(super) type Place = [u32; 3];
 
 impl<'k> Source<'k> {
@@ -137,8 +137,8 @@ impl<'k> Source<'k> {
             low = b.each(at, move |t, at| self.fragments.nearest(t, at.get(t)));
         }
         // With a factor that the compiler does not know, this is a multiplication and not a shift:
-        // shifts are what strips wait for. The factor takes a register, which patches lack. Both axes
-        // have weights of as many bytes.
+        // shifts are what strips wait for. The factor takes a register, which patches lack. Both
+        // axes have weights of as many bytes.
         let scale = if NEAR { axis.unit << 8 } else { 256 };
         let sums = b.each((&upper, sums), move |t, (upper, sums)| plus(scale, upper.get(t), sums.get(t)));
         b.multiply_bytes::<false, N>(&low, bytes, &sums)
@@ -187,8 +187,8 @@ impl<'k> Source<'k> {
         })
     }
 
-    /// Computes the pass across of 16 rows from row `top` on. Rows 8 to 15 are in the upper halves of
-    /// the words.
+    /// Computes the pass across of 16 rows from row `top` on. Rows 8 to 15 are in the upper halves
+    /// of the words.
     #[inline(always)]
     fn sixteen<M: Team, const WIDE: bool, const NEAR: bool>(
         self,
@@ -212,8 +212,8 @@ impl<'k> Source<'k> {
     }
 
     /// Computes the levels of the unit of each warp: `first` returns the thread's part of the first
-    /// fragment of the pass across, or of that down, and `pixels` loads the samples of a step, from a
-    /// row on. If the view is `NEAR`, then one step is enough in both passes, which takes half as
+    /// fragment of the pass across, or of that down, and `pixels` loads the samples of a step, from
+    /// a row on. If the view is `NEAR`, then one step is enough in both passes, which takes half as
     /// many registers. Returns four neighbors of a row in a word: those of row `lane / 4` in each
     /// channel, then those of row `lane / 4 + 8`.
     #[inline(always)]
@@ -266,8 +266,8 @@ impl<'k> Source<'k> {
         })
     }
 
-    /// Stores the levels of the units of a view from `unit` to `last`. A thread loads the pixels that
-    /// it needs.
+    /// Stores the levels of the units of a view from `unit` to `last`. A thread loads the pixels
+    /// that it needs.
     #[inline(always)]
     pub(super) fn units<M: Team>(
         self,

@@ -187,8 +187,8 @@ macro_rules! patches {
     };
 }
 
-/// Makes the kernels for a type of elements, for views that are near or for all, with so many blocks
-/// at once.
+/// Makes the kernels for a type of elements, for views that are near or for all, with so many
+/// blocks at once.
 macro_rules! kernels {
     ($($e:ident $size:literal $near:literal $blocks:literal: $planes:ident $pixels:ident;)*) => {$(
         kernel! {
