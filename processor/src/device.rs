@@ -377,7 +377,7 @@ impl<E: InputElement> DeviceProcessor<E> {
                                 let [start, form] = at[i];
                                 let (place, sides) = (view.at[i].cast_unsigned(), order.side | steps << 16);
                                 pieces.extend([first, start, form, key[1], place, sides, down.into(), aligned - 1]);
-                                // There are less than 2^16 units, of at most 8 steps.
+                                // There are fewer than 2^16 units, of at most 8 steps.
                                 tables.fragments = tables.fragments.saturating_add(units * steps * axis.planes());
                                 [first, reach]
                             };

@@ -11,12 +11,12 @@
 //! bytes (`mma.m16n8k32`). Their matrices, which have a weight where an output has a sample, are
 //! the *fragments*: a kernel makes them once for each axis.
 //!
-//! What a thread has of the first result is what it must have as an operand of the second, if
-//! columns and rows are numbered for it ([`column`], [`row`]): so nothing leaves the registers
-//! between the passes. In the end, each thread has four neighbors of a row.
+//! Columns and rows are numbered ([`column`], [`row`]) so that a thread's part of the first result
+//! is its part of an operand of the second product. So nothing leaves the registers between the
+//! passes. In the end, each thread has four neighbors of a row.
 #![forbid(unsafe_code)]
 
-use thalweg_simt::safe::{Block, In, Local, Team, Thread, Writing};
+use thalweg_simt::safe::{Block, In, Local, Team, Thread, Witness, Writing};
 use thalweg_simt::{Bits, Simt};
 
 use super::view::{Axis, Records, STEP, View};
@@ -52,6 +52,13 @@ pub(super) fn nearest(axis: Axis, place: i32) -> u32 {
     (place.max(0) as u32).min(axis.outputs.saturating_sub(1))
 }
 
+/// Returns the place of a lane's part of the first fragment of row or column `i`, which have `len`
+/// each, from fragment `first` on.
+#[inline(always)]
+pub(super) fn part(first: u32, i: u32, len: u32, lane: u32) -> u32 {
+    i.wrapping_mul(len).wrapping_add(first).wrapping_mul(32).wrapping_add(lane)
+}
+
 /// Two fragments, and the place of a third one.
 type Loaded<'k, M> = (Local<'k, M, [Fragment; 2]>, Local<'k, M, u32>);
 
@@ -73,6 +80,15 @@ pub(super) type Quad = [u32; 3];
 pub(super) type Place = [u32; 3];
 
 impl<'k> Source<'k> {
+    /// Returns the first sample of the units in row or column `i`, where the resized image is `at`
+    /// on the canvas.
+    #[inline(always)]
+    pub(super) fn first(self, t: &impl Witness<'k>, axis: Axis, i: u32, at: i32) -> u32 {
+        let output = nearest(axis, i.wrapping_mul(self.side).wrapping_sub(at as u32) as i32);
+        let [.., bounds] = self.axes.nearest(t, axis.place(output));
+        bounds & 0xffff
+    }
+
     /// Finds the place of a unit, counted from the first one of a view.
     #[inline(always)]
     pub(super) fn place<C: Simt>(self, t: &Thread<'k, C>, view: View, unit: u32) -> Place {
@@ -85,21 +101,13 @@ impl<'k> Source<'k> {
         let rest = block.wrapping_sub(small.wrapping_mul(blocks));
         let (above, left) = if rest >= blocks { (small + 1, rest.wrapping_sub(blocks)) } else { (small, rest) };
         let (row, column) = ((above << shift) + (within >> 1), (left << shift) + (within & 1));
-        let first = |axis: Axis, i: u32, at: i32| {
-            let output = nearest(axis, i.wrapping_mul(self.side).wrapping_sub(at as u32) as i32);
-            let [.., bounds] = self.axes.nearest(t, axis.place(output));
-            bounds & 0xffff
-        };
-        let (y, x) = (first(view.down, row, view.top), first(view.across, column, view.left));
+        let (y, x) = (self.first(t, view.down, row, view.top), self.first(t, view.across, column, view.left));
         let lane = t.thread_idx().y;
         let pixel = y.wrapping_add(lane / 4).wrapping_mul(view.width).wrapping_add(x).wrapping_add(lane % 4 * 4);
         let planes = view.across.planes();
-        let place = |first: u32, i: u32, steps: u32| {
-            i.wrapping_mul(steps.wrapping_mul(planes)).wrapping_add(first).wrapping_mul(32).wrapping_add(lane)
-        };
         [
-            place(view.across_fragments, column, view.across_steps),
-            place(view.down_fragments, row, view.rows.div_ceil(STEP)),
+            part(view.across_fragments, column, view.across_steps.wrapping_mul(planes), lane),
+            part(view.down_fragments, row, view.rows.div_ceil(STEP).wrapping_mul(planes), lane),
             view.start.wrapping_add(3u32.wrapping_mul(pixel)),
         ]
     }

@@ -6,7 +6,7 @@ use thalweg_simt::{Bits, Simt, hint, kernel};
 
 use super::matrices::{Place, Quad, Source, THREADS, UNITS, WARPS, column, nearest, row};
 use super::strips::{Strip, maker};
-use super::view::{Axis, Records, STEP, View};
+use super::view::{Axis, Records, STEP, View, last_from};
 
 /// The fragments of an axis.
 #[derive(Clone, Copy)]
@@ -57,12 +57,7 @@ kernel! {
     {
         out.for_each(t, |cell| {
             let [i, lane] = cell.at();
-            // The last part that does not begin after the fragment.
-            let (mut at, mut end) = (0, parts);
-            while end - at > 1 {
-                let middle = (at + end) / 2;
-                if table.get(t, [middle, 0]) <= i { at = middle } else { end = middle }
-            }
+            let at = last_from(t, table, i);
             let word = |i| table.get(t, [at, i]);
             let axis = Axis::new(0, word(3), [word(1).min(records), word(2)]);
             let of = Fragments {

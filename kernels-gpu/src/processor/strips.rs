@@ -16,8 +16,8 @@
 use thalweg_simt::safe::{Block, Fresh, Reading, Team, Thread, Writing};
 use thalweg_simt::{Bits, Simt};
 
-use super::matrices::{Quad, Source, UNITS, WARPS, channels, nearest, store};
-use super::view::{Axis, STEP, View};
+use super::matrices::{Quad, Source, UNITS, WARPS, channels, part, store};
+use super::view::{STEP, View};
 
 /// The units of a block that are neighbors on the canvas.
 #[derive(Clone, Copy)]
@@ -80,20 +80,16 @@ impl<'k> Source<'k> {
         if len < 5 {
             return window;
         }
-        let first = |b: &Block<'k, M>, axis: Axis, i: u32, at: i32| {
-            let output = nearest(axis, i.wrapping_mul(self.side).wrapping_sub(at as u32) as i32);
-            let [.., bounds] = self.axes.nearest(b, axis.place(output));
-            bounds & 0xffff
-        };
-        let left = first(b, view.across, strip.column, view.left) & !3;
-        let right = first(b, view.across, strip.column.wrapping_add(strip.columns).wrapping_sub(1), view.left) & !3;
+        let last = strip.column.wrapping_add(strip.columns).wrapping_sub(1);
+        let left = self.first(b, view.across, strip.column, view.left) & !3;
+        let right = self.first(b, view.across, last, view.left) & !3;
         // The last unit has the samples of a step.
         let quads = (right.saturating_sub(left) + STEP) / 4;
         let pitch = pitch(quads.min(len));
         // An index times this is 2^32 times its row, and a little more.
         let inverse = u32::MAX / pitch + 1;
         for row in 0..merge {
-            let top = first(b, view.down, strip.row.wrapping_add(row), view.top);
+            let top = self.first(b, view.down, strip.row.wrapping_add(row), view.top);
             let line = 3u32.wrapping_mul(view.width);
             let byte = view.start.wrapping_add(top.wrapping_mul(line)).wrapping_add(3u32.wrapping_mul(left));
             let all = view.rows.min(STEP);
@@ -142,23 +138,19 @@ impl<'k> Source<'k> {
             let i = own(z).wrapping_sub(strip.start);
             if merge == 2 { [i >> 1 & 1, i >> 1 & !1 | i & 1] } else { [0, i] }
         };
-        let fragment = move |lane: u32, first: u32, i: u32| {
-            i.wrapping_mul(2).wrapping_add(first).wrapping_mul(32).wrapping_add(lane)
-        };
         let first = |b: &Block<'k, M>, down: bool| {
             b.each((), move |t, ()| {
                 let ([row, column], lane) = (place(t.thread_idx().z), t.thread_idx().y);
                 match down {
-                    true => fragment(lane, view.down_fragments, strip.row.wrapping_add(row)),
-                    false => fragment(lane, view.across_fragments, strip.column.wrapping_add(column)),
+                    true => part(view.down_fragments, strip.row.wrapping_add(row), 2, lane),
+                    false => part(view.across_fragments, strip.column.wrapping_add(column), 2, lane),
                 }
             })
         };
         let at = b.each((), move |t: &Thread<'k, M::Cx>, ()| {
             let ([_, column], lane) = (place(t.thread_idx().z), t.thread_idx().y);
-            let column = strip.column.wrapping_add(column).wrapping_mul(self.side).wrapping_sub(view.left as u32);
-            let [.., bounds] = self.axes.nearest(t, view.across.place(nearest(view.across, column as i32)));
-            ((bounds & 0xfffc).wrapping_sub(left) / 4).wrapping_add(lane / 4 * pitch).wrapping_add(lane % 4)
+            let first = self.first(t, view.across, strip.column.wrapping_add(column), view.left) & !3;
+            (first.wrapping_sub(left) / 4).wrapping_add(lane / 4 * pitch).wrapping_add(lane % 4)
         });
         let pixels = |b: &Block<'k, M>, top: u32, _: u32| {
             b.each((reading, &at), move |t, (reading, at)| {

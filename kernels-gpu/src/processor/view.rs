@@ -129,6 +129,18 @@ impl Axis {
     }
 }
 
+/// Returns the last row of a table that does not begin after `i`. Its first word says where a row
+/// begins.
+#[inline(always)]
+pub(super) fn last_from<'k>(t: &impl Witness<'k>, table: In<'k, u32, 2>, i: u32) -> u32 {
+    let (mut at, mut end) = (0, table.extent(0));
+    while end - at > 1 {
+        let middle = (at + end) / 2;
+        if table.get(t, [middle, 0]) <= i { at = middle } else { end = middle }
+    }
+    at
+}
+
 /// A view, and the first unit that a block makes of it.
 #[derive(Clone, Copy)]
 pub(super) struct View {
@@ -160,12 +172,7 @@ impl View {
     /// Returns the view of a unit. `words` are those of `rgb`.
     #[inline(always)]
     pub(super) fn of<'k>(b: &impl Witness<'k>, views: In<'k, u32, 2>, axes: u32, words: u32, unit: u32) -> Self {
-        // The last view that does not begin after the unit.
-        let (mut at, mut end) = (0, views.extent(0));
-        while end - at > 1 {
-            let middle = (at + end) / 2;
-            if views.get(b, [middle, 0]) <= unit { at = middle } else { end = middle }
-        }
+        let at = last_from(b, views, unit);
         let word = |i| views.get(b, [at, i]);
         let axis = |samples, outputs, i: u32| Axis::new(samples, outputs, [word(i).min(axes), word(i + 1)]);
         let (start, height, width, unit) = (word(3), word(4), word(5), unit.wrapping_sub(word(0)));
