@@ -20,6 +20,12 @@ impl<T> SharedMemory<T> {
     pub fn address(self) -> u32 {
         self.start
     }
+
+    /// Returns the same memory as words.
+    #[inline(always)]
+    pub(crate) fn words(self) -> SharedMemory<u32> {
+        SharedMemory { start: self.start, element: PhantomData }
+    }
 }
 
 impl<T> Clone for SharedMemory<T> {

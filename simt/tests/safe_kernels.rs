@@ -651,6 +651,49 @@ fn warps_exchange_values() {
 }
 
 kernel! {
+    fn read_by_the_block(b: impl Cooperative, len: u32, at: u32, y: Out<u32>[3, 64] by [all, rank])
+    grid(1) block(64) shared(64 * 4)
+    {
+        let s = b.shared::<[u16; 4]>(len);
+        let s = b.fill(s, (), |_, (), i| [0, 1, 2, 3].map(|e| (4 * i + e) as u16));
+        let s = b.sync(s.read());
+        // All threads see the same, so this branch may hold a barrier.
+        let [first, ..] = s.uniform(&b, at);
+        if first > 0 {
+            b.sync(());
+        }
+        b.each(&s, move |t, s| {
+            let [a, b] = s.nearest_words(t, t.rank(), [1, 0]);
+            y.for_each(t, |y| y.set([first.into(), a, b][y.at()[0] as usize]));
+        });
+    }
+}
+
+#[test]
+fn the_block_reads_an_element_and_threads_read_words() {
+    let on = on();
+    let mut y = on.alloc::<u32>(3 * 64).unwrap();
+    read_by_the_block(&on, 4, 3, &mut y).unwrap();
+    let y = on.read_blocking(&y).unwrap();
+    // Four elements are eight words. The last place from which two are inside is 6.
+    let word = |i: u32| (2 * i) | ((2 * i + 1) << 16);
+    for i in 0..64 {
+        let at = i.min(6);
+        assert_eq!(
+            [y[i as usize], y[64 + i as usize], y[128 + i as usize]],
+            [12, word(at + 1), word(at)],
+            "thread {i}"
+        );
+    }
+    let says = |len: u32, at: u32, what: &str| {
+        let report = reported!(|on| read_by_the_block(&on, len, at, &mut on.alloc(3 * 64)?));
+        assert!(report.contains(what), "{report}");
+    };
+    says(4, 4, "used element 4 of shared memory with 4 elements");
+    says(0, 0, "used element 0 of shared memory with 0 elements");
+}
+
+kernel! {
     fn increment(t: impl Simt, n: u32, x: In<u32>[n], y: InOut<u32>[n] by [x])
     grid(n.div_ceil(32)) block(32)
     {

@@ -48,7 +48,7 @@ macro_rules! kernels {
             }
             grid(units, side.div_ceil(32), side.div_ceil(32)) block(1, 32, 8) bounds(256, 2) shared(window * 4)
             {
-                let view = View::of(&b, views, records, words, b.idx().x);
+                let view = View::of(&b, views, [records, words], units, b.idx().x);
                 let (dim, idx) = (b.dim(), b.idx());
                 let tile = part(view, merge, side, [dim.y, dim.z], [idx.y, idx.z]);
                 let levels = levels(&mut b, Source { rgb, axes }, view, tile, window);
@@ -80,7 +80,7 @@ macro_rules! kernels {
             }
             grid(units, side.div_ceil(16), side.div_ceil(16)) block(1, 16, 4) bounds(64, 8) shared(window * 4)
             {
-                let view = View::of(&b, views, records, words, b.idx().x);
+                let view = View::of(&b, views, [records, words], units, b.idx().x);
                 let (dim, idx) = (b.dim(), b.idx());
                 let tile = part(view, merge, side, [dim.y, dim.z], [idx.y, idx.z]);
                 let levels = levels(&mut b, Source { rgb, axes }, view, tile, window);

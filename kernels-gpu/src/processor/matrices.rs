@@ -46,6 +46,13 @@ pub(super) fn row(k: u32) -> u32 {
     16 * (k >> 4) + 8 * (e >> 1) + 2 * t + (e & 1)
 }
 
+/// The sample that column `k` of a matrix of the pass across is, if a block does not load strips. A
+/// thread has eight neighbors then.
+#[inline(always)]
+pub(super) fn sample(k: u32) -> u32 {
+    8 * ((k & 15) >> 2) + 4 * (k >> 4) + (k & 3)
+}
+
 /// Returns the output of an axis at a place of the canvas, or the nearest one.
 #[inline(always)]
 pub(super) fn nearest(axis: Axis, place: i32) -> u32 {
@@ -57,6 +64,17 @@ pub(super) fn nearest(axis: Axis, place: i32) -> u32 {
 #[inline(always)]
 pub(super) fn part(first: u32, i: u32, len: u32, lane: u32) -> u32 {
     i.wrapping_mul(len).wrapping_add(first).wrapping_mul(32).wrapping_add(lane)
+}
+
+/// The form of the passes of a unit.
+#[derive(Clone, Copy)]
+pub(super) struct Passes {
+    pub(super) across: Axis,
+    pub(super) down: Axis,
+    /// The steps of the pass across.
+    pub(super) steps: u32,
+    /// The rows that the pass down of a unit needs.
+    pub(super) rows: u32,
 }
 
 /// Two fragments, and the place of a third one.
@@ -103,7 +121,7 @@ impl<'k> Source<'k> {
         let (row, column) = ((above << shift) + (within >> 1), (left << shift) + (within & 1));
         let (y, x) = (self.first(t, view.down, row, view.top), self.first(t, view.across, column, view.left));
         let lane = t.thread_idx().y;
-        let pixel = y.wrapping_add(lane / 4).wrapping_mul(view.width).wrapping_add(x).wrapping_add(lane % 4 * 4);
+        let pixel = y.wrapping_add(lane / 4).wrapping_mul(view.width).wrapping_add(x).wrapping_add(lane % 4 * 8);
         let planes = view.across.planes();
         [
             part(view.across_fragments, column, view.across_steps.wrapping_mul(planes), lane),
@@ -112,14 +130,20 @@ impl<'k> Source<'k> {
         ]
     }
 
+    /// Loads `Q` times four neighbors, from a byte of `rgb` on. They are in `W = 3 * Q + 1` words.
+    #[inline(always)]
+    pub(super) fn quads<C: Simt, const Q: usize, const W: usize>(self, t: &Thread<'k, C>, byte: u32) -> [Quad; Q] {
+        const { assert!(W == 3 * Q + 1) };
+        let words: [u32; W] =
+            core::array::from_fn(|i| u32::from_le_bytes(self.rgb.nearest(t, (byte / 4).wrapping_add(i as u32))));
+        core::array::from_fn(|q| channels(**t, core::array::from_fn(|i| words[3 * q + i]), byte % 4 * 8))
+    }
+
     /// Loads the pixels of a step of a row: in each channel eight levels, four neighbors in a word.
     #[inline(always)]
     fn pixels<C: Simt>(self, t: &Thread<'k, C>, byte: u32) -> [[u32; 2]; 3] {
-        let bits = byte % 4 * 8;
-        let words = [0, 12]
-            .map(|i| [0, 1, 2, 3].map(|j| u32::from_le_bytes(self.rgb.nearest(t, (byte / 4).wrapping_add(i + j)))));
-        let halves = words.map(|words| channels(**t, words, bits));
-        [0, 1, 2].map(|c| halves.map(|half| half[c]))
+        let [low, high] = self.quads::<C, 2, 7>(t, byte);
+        [0, 1, 2].map(|c| [low[c], high[c]])
     }
 
     /// Adds the products of a step. `fragments` are its first two, and `at` is the thread's part of
@@ -168,22 +192,22 @@ impl<'k> Source<'k> {
     fn across<M: Team, const WIDE: bool, const NEAR: bool>(
         self,
         b: &mut Block<'k, M>,
-        view: View,
+        of: Passes,
         first: &Local<'k, M, u32>,
         kept: Option<&Loaded<'k, M>>,
         pixels: impl Fn(&Block<'k, M>, u32) -> Local<'k, M, [[u32; 2]; 3]>,
         above: &Local<'k, M, [u32; 6]>,
     ) -> Local<'k, M, [u32; 6]> {
-        let (half, shift) = (view.across.half(), view.across.shift);
+        let (half, shift) = (of.across.half(), of.across.shift);
         let mut sums = b.each((), move |_, ()| [[half; 4]; 3]);
         if let Some((fragments, at)) = kept {
             let bytes = pixels(b, 0);
-            sums = self.step::<M, WIDE, NEAR, 3>(b, view.across, fragments, at, &bytes, &sums);
+            sums = self.step::<M, WIDE, NEAR, 3>(b, of.across, fragments, at, &bytes, &sums);
         } else {
-            for step in 0..view.across_steps {
+            for step in 0..of.steps {
                 let (fragments, at) = self.load::<M, WIDE>(b, first, step);
                 let bytes = pixels(b, step);
-                sums = self.step::<M, WIDE, NEAR, 3>(b, view.across, &fragments, &at, &bytes, &sums);
+                sums = self.step::<M, WIDE, NEAR, 3>(b, of.across, &fragments, &at, &bytes, &sums);
             }
         }
         b.each((&sums, above), move |t, (sums, above)| {
@@ -201,20 +225,20 @@ impl<'k> Source<'k> {
     fn sixteen<M: Team, const WIDE: bool, const NEAR: bool>(
         self,
         b: &mut Block<'k, M>,
-        view: View,
+        of: Passes,
         first: &Local<'k, M, u32>,
         kept: Option<&Loaded<'k, M>>,
         pixels: &impl Fn(&Block<'k, M>, u32, u32) -> Local<'k, M, [[u32; 2]; 3]>,
         top: u32,
     ) -> Local<'k, M, [u32; 6]> {
         let mut next = b.each((), |_, ()| [0; 6]);
-        if top + 8 < view.rows {
+        if top + 8 < of.rows {
             let pixels = |b: &Block<'k, M>, step| pixels(b, top + 8, step);
-            next = self.across::<M, WIDE, NEAR>(b, view, first, kept, pixels, &next);
+            next = self.across::<M, WIDE, NEAR>(b, of, first, kept, pixels, &next);
         }
-        if top < view.rows {
+        if top < of.rows {
             let pixels = |b: &Block<'k, M>, step| pixels(b, top, step);
-            next = self.across::<M, WIDE, NEAR>(b, view, first, kept, pixels, &next);
+            next = self.across::<M, WIDE, NEAR>(b, of, first, kept, pixels, &next);
         }
         next
     }
@@ -228,25 +252,25 @@ impl<'k> Source<'k> {
     pub(super) fn levels<M: Team, const WIDE: bool, const NEAR: bool>(
         self,
         b: &mut Block<'k, M>,
-        view: View,
+        of: Passes,
         first: impl Fn(&Block<'k, M>, bool) -> Local<'k, M, u32>,
         pixels: impl Fn(&Block<'k, M>, u32, u32) -> Local<'k, M, [[u32; 2]; 3]>,
     ) -> Local<'k, M, [u32; 6]> {
         let across = first(b, false);
         // With one step, its fragments stay in registers.
         let kept = NEAR.then(|| self.load::<M, WIDE>(b, &across, 0));
-        let half = view.down.half();
+        let half = of.down.half();
         let mut sums = b.each((), move |_, ()| [[half; 4]; 6]);
-        for step in 0..if NEAR { 1 } else { view.rows.div_ceil(STEP) } {
+        for step in 0..if NEAR { 1 } else { of.rows.div_ceil(STEP) } {
             let words = if NEAR {
-                let low = self.sixteen::<M, WIDE, NEAR>(b, view, &across, kept.as_ref(), &pixels, 0);
-                let high = self.sixteen::<M, WIDE, NEAR>(b, view, &across, kept.as_ref(), &pixels, 16);
+                let low = self.sixteen::<M, WIDE, NEAR>(b, of, &across, kept.as_ref(), &pixels, 0);
+                let high = self.sixteen::<M, WIDE, NEAR>(b, of, &across, kept.as_ref(), &pixels, 16);
                 b.each((&low, &high), |t, (low, high)| joined(low.get(t), high.get(t)))
             } else {
                 let mut words = b.each((), |_, ()| [[0; 2]; 6]);
                 for half in 0..2 {
                     let top = STEP * step + 16 * half;
-                    let next = self.sixteen::<M, WIDE, NEAR>(b, view, &across, kept.as_ref(), &pixels, top);
+                    let next = self.sixteen::<M, WIDE, NEAR>(b, of, &across, kept.as_ref(), &pixels, top);
                     words = b.each((&words, &next), |t, (words, next)| {
                         joined(words.get(t).map(|[_, last]| last), next.get(t))
                     });
@@ -258,7 +282,7 @@ impl<'k> Source<'k> {
             let [red, green, blue] = [0, 1, 2].map(|c| {
                 let words = b.each(&words, move |t, words| pair(words.get(t), c));
                 let sums = b.each(&sums, move |t, sums| pair(sums.get(t), c));
-                self.step::<M, WIDE, NEAR, 2>(b, view.across, &fragments, &at, &words, &sums)
+                self.step::<M, WIDE, NEAR, 2>(b, of.across, &fragments, &at, &words, &sums)
             });
             sums = b.each((&red, &green, &blue), |t, (red, green, blue)| {
                 let ([a, b], [c, d], [e, f]) = (red.get(t), green.get(t), blue.get(t));
@@ -266,7 +290,7 @@ impl<'k> Source<'k> {
             });
         }
         b.each(&sums, move |t, sums| {
-            let sums = sums.get(t).map(|four| four.map(|v| v >> view.down.shift));
+            let sums = sums.get(t).map(|four| four.map(|v| v >> of.down.shift));
             core::array::from_fn(|i| {
                 let ([left, right], e) = (pair(sums, i % 3), i / 3 * 2);
                 t.clamped_bytes(left[e], left[e + 1], t.clamped_bytes(right[e], right[e + 1], 0))
@@ -294,6 +318,7 @@ impl<'k> Source<'k> {
             }
         });
         let line = 3u32.wrapping_mul(view.width);
+        let of = Passes { across: view.across, down: view.down, steps: view.across_steps, rows: view.rows };
         for turn in 0..UNITS {
             let place = move |t: &Thread<'k, M::Cx>, places: &Writing<'k, Place>, i: usize| {
                 places.get(t, turn).map_or(0, |place| place[i])
@@ -306,8 +331,8 @@ impl<'k> Source<'k> {
                 })
             };
             let levels = match view.across.unit {
-                1 => self.levels::<M, false, false>(b, view, first, pixels),
-                _ => self.levels::<M, true, false>(b, view, first, pixels),
+                1 => self.levels::<M, false, false>(b, of, first, pixels),
+                _ => self.levels::<M, true, false>(b, of, first, pixels),
             };
             b.each((words, &levels), move |t, (words, levels)| {
                 if (unit..last).contains(&(start + UNITS * t.thread_idx().z + turn)) {
@@ -345,7 +370,7 @@ fn pair<T: Copy>(all: [T; 6], channel: usize) -> [T; 2] {
 
 /// Four pixels of a row as a word for each channel.
 #[inline(always)]
-pub(super) fn channels(t: impl Bits, [a, b, c, d]: [u32; 4], bits: u32) -> [u32; 3] {
+fn channels(t: impl Bits, [a, b, c, d]: [u32; 4], bits: u32) -> [u32; 3] {
     let p = t.funnel_shift_right(a, b, bits);
     let q = t.funnel_shift_right(b, c, bits);
     let s = t.funnel_shift_right(c, d, bits);

@@ -4,8 +4,8 @@
 use thalweg_simt::safe::Thread;
 use thalweg_simt::{Bits, Simt, hint, kernel};
 
-use super::matrices::{Place, Quad, Source, THREADS, UNITS, WARPS, column, nearest, row};
-use super::strips::{Strip, maker};
+use super::matrices::{Place, Quad, Source, THREADS, UNITS, WARPS, column, nearest, row, sample};
+use super::strips::{Eight, PLANS, maker};
 use super::view::{Axis, Records, STEP, View, last_from};
 
 /// The fragments of an axis.
@@ -39,7 +39,16 @@ impl Fragments {
         let (first, count) = (bounds & 0xffff, bounds >> 16);
         u32::from_le_bytes([0, 1, 2, 3].map(|e| {
             let k = lane % 4 * 4 + e + 16 * (word / 2);
-            let sample = STEP * step + if self.down { row(k) } else { k } + (start & 0xffff & self.mask);
+            // Strips begin at samples that are multiples of four, and patches at any.
+            let strips = !self.mask != 0;
+            let within = if self.down {
+                row(k)
+            } else if strips {
+                k
+            } else {
+                sample(k)
+            };
+            let sample = STEP * step + within + (start & 0xffff & self.mask);
             let tap = sample.wrapping_sub(first);
             if tap < count { (axis.weight(t, axes, output, tap) >> (8 * (planes - 1 - plane))) as u8 } else { 0 }
         }))
@@ -57,7 +66,7 @@ kernel! {
     {
         out.for_each(t, |cell| {
             let [i, lane] = cell.at();
-            let at = last_from(t, table, i);
+            let at = last_from(t, table, i, 0);
             let word = |i| table.get(t, [at, i]);
             let axis = Axis::new(0, word(3), [word(1).min(records), word(2)]);
             let of = Fragments {
@@ -121,30 +130,34 @@ macro_rules! patches {
     ($near:literal $of:ident, $views:ident, $counts:expr, $b:ident, $table:ident, $e:ty, $place:pat => $at:expr,
      $out:ident, |$column:ident, $rgb:pat_param| $store:block) => {
         let [units, len, records, quads]: [u32; 4] = $counts;
-        let words = $b.shared::<Quad>(LEVELS);
-        let words = $b.fill(words, (), |_, (), _| [0; 3]);
-        let numbers = $b.shared::<$e>(768);
-        let numbers = $b.fill(numbers, (), move |t, (), i| $table.get(t, [i / 256, i % 256]));
-        let mut window = $b.shared::<Quad>(if $near { quads } else { 0 });
-        let places = $b.shared::<Place>(if $near { 0 } else { THREADS * UNITS });
-        let places = $b.fill(places, (), |_, (), _| [0; 3]);
-        let (words, numbers, places) = $b.sync((words.write(), numbers.read(), places.write()));
         let start = $b.idx().x * (UNITS * WARPS);
         let end = units.min(start + UNITS * WARPS);
+        let (words, numbers) = ($b.shared::<Quad>(LEVELS), $b.shared::<$e>(768));
+        let places = $b.shared::<Place>(if $near { 0 } else { THREADS * UNITS });
+        let mut window = $b.shared::<Eight>(if $near { quads / 2 } else { 0 });
+        let mut plans = $b.shared(if $near { PLANS } else { 0 });
+        let words = $b.fill(words, (), |_, (), _| [0; 3]);
+        let numbers = $b.fill(numbers, (), move |t, (), i| $table.get(t, [i / 256, i % 256]));
+        let places = $b.fill(places, (), |_, (), _| [0; 3]);
+        let (words, numbers, places) = $b.sync((words.write(), numbers.read(), places.write()));
         // The units that a view has, as bits.
-        let (mut unit, mut present) = (start, 0);
+        let (mut unit, mut present) = (start, 0u32);
         while unit < end {
-            let view = View::of(&$b, $views, records, len, unit);
-            let all = if view.present { view.units } else { view.next };
-            let mut last = end.min(unit.wrapping_sub(view.unit).saturating_add(all)).max(unit + 1);
-            if view.present {
-                if $near {
-                    let strip = Strip::new(view, unit, last, $of.merge);
-                    last = strip.end;
-                    window = $of.strip(&mut $b, view, strip, start, &words, window);
-                } else {
+            let (mut last, is_present);
+            if $near {
+                let (views, len) = (($views, [records, len], units), 2 * window.len());
+                let planned = $b.sync($of.planned(&$b, views, [start, unit, end], len, plans).read());
+                (window, last, is_present) = $of.strip(&mut $b, &planned, &words, window);
+                last = last.min(end).max(unit + 1);
+                plans = $b.sync(planned.renew());
+            } else {
+                let view = View::of(&$b, $views, [records, len], units, unit);
+                (last, is_present) = (view.end(unit, end), view.present);
+                if is_present {
                     $of.units(&mut $b, view, [start, unit, last], &words, &places);
                 }
+            }
+            if is_present {
                 present |= u32::MAX >> (32 - (last - unit)) << (unit - start);
             }
             unit = last;
@@ -200,7 +213,7 @@ macro_rules! kernels {
                 (2..=16).contains(&side), side % 2 == 0, merge == 1 || merge == 2, copies == 1 || copies == 2,
                 views_ >= 1, records >= 1, pieces >= 1, quads <= 1792,
             }
-            grid(units.div_ceil(32)) block(1, 32, 8) bounds(256, $blocks) shared(6 * 256 * 4 * 4 + 768 * $size + if $near { 12 * quads } else { 12 * 256 * 4 })
+            grid(units.div_ceil(32)) block(1, 32, 8) bounds(256, $blocks) shared(6 * 256 * 4 * 4 + 768 * $size + if $near { 12 * quads + 16 * 36 + 88 } else { 12 * 256 * 4 + 88 })
             {
                 let of = Source { rgb, axes, fragments, side, merge };
                 patches!($near of, views, [units, words, records, quads], b, table, $e, [unit, _, i] => [unit, i], out, |column, [r, g, b]| {
@@ -235,7 +248,7 @@ macro_rules! kernels {
                 (2..=16).contains(&side), side % 2 == 0, merge == 1 || merge == 2,
                 views_ >= 1, records >= 1, pieces >= 1, quads <= 1792,
             }
-            grid(units.div_ceil(32)) block(1, 32, 8) bounds(256, $blocks) shared(6 * 256 * 4 * 4 + 768 * $size + if $near { 12 * quads } else { 12 * 256 * 4 })
+            grid(units.div_ceil(32)) block(1, 32, 8) bounds(256, $blocks) shared(6 * 256 * 4 * 4 + 768 * $size + if $near { 12 * quads + 16 * 36 + 88 } else { 12 * 256 * 4 + 88 })
             {
                 let of = Source { rgb, axes, fragments, side, merge };
                 patches!($near of, views, [units, words, records, quads], b, table, $e, [unit, i, _] => [unit, i], out, |column, [r, g, b]| {

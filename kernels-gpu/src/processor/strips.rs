@@ -1,8 +1,10 @@
 //! Strips: patches side by side, of a view that one step is enough for in both passes.
 //!
 //! ```text
+//! two warps: what all warps need to know of the strip and of its units, to shared memory
+//! barrier
 //! for each row of units of the strip:
-//!     each thread, for four samples of a row: a word for each channel, to shared memory
+//!     each thread, for eight samples of a row: two words for each channel, to shared memory
 //!     barrier
 //!     each warp, for its units of the row: the levels
 //!     barrier
@@ -13,18 +15,68 @@
 //! rows where eight of them are in different banks.
 #![forbid(unsafe_code)]
 
-use thalweg_simt::safe::{Block, Fresh, Reading, Team, Thread, Writing};
+use thalweg_simt::safe::{Block, Filled, Fresh, In, Reading, Team, Thread, Writing};
 use thalweg_simt::{Bits, Simt};
 
-use super::matrices::{Quad, Source, UNITS, WARPS, channels, part, store};
-use super::view::{STEP, View};
+use super::matrices::{Passes, Quad, Source, UNITS, WARPS, part, store};
+use super::view::{Axis, STEP, View};
+
+/// Eight neighbors of a row: two [quads](Quad).
+pub(super) type Eight = [u64; 3];
+
+/// The place of a unit: the first parts of its fragments across and down, the word of its first
+/// sample in a row of the window, and whether the strip has the unit.
+pub(super) type Place = [u32; 4];
+
+/// The units of a block.
+const ALL: u32 = UNITS * WARPS;
+/// The places of the units of a block, and behind them a [`Plan`].
+pub(super) const PLANS: u32 = ALL + 3;
+
+/// The part of a strip's description that all warps need.
+#[derive(Clone, Copy)]
+struct Plan {
+    /// Whether there is a view, and the end of its units.
+    present: u32,
+    last: u32,
+    /// The units of a row that warps have, from one to another, and by how much those of the next
+    /// row are further: 8 bits each.
+    turns: u32,
+    /// The quads of a row of the window, and of one of the strip, and the bytes of one of the
+    /// image.
+    pitch: u32,
+    quads: u32,
+    line: u32,
+    /// The first byte of both rows of units.
+    bytes: [u32; 2],
+    rows: u32,
+    /// The forms of the axes.
+    across: u32,
+    down: u32,
+    /// An index times this is 2^32 times its row of eights, and a little more.
+    inverse: u32,
+}
+
+impl Plan {
+    #[inline(always)]
+    fn words(self) -> [Place; 3] {
+        let Self { present, last, turns, pitch, quads, line, bytes: [a, b], rows, across, down, inverse } = self;
+        [[present, last, turns, pitch], [quads, line, a, b], [rows, across, down, inverse]]
+    }
+
+    #[inline(always)]
+    fn new([a, b, c]: [Place; 3]) -> Self {
+        let ([present, last, turns, pitch], [quads, line, first, second], [rows, across, down, inverse]) = (a, b, c);
+        Self { present, last, turns, pitch, quads, line, bytes: [first, second], rows, across, down, inverse }
+    }
+}
 
 /// The units of a block that are neighbors on the canvas.
 #[derive(Clone, Copy)]
 pub(super) struct Strip {
     /// The first unit, and the first one behind it, as the launch counts them.
     first: u32,
-    pub(super) end: u32,
+    end: u32,
     /// The first unit of the first block of units.
     start: u32,
     /// The row and the column of the first unit of the first block, and the columns.
@@ -36,7 +88,7 @@ pub(super) struct Strip {
 impl Strip {
     /// Returns the strip that begins with `unit`, and ends before `end`.
     #[inline(always)]
-    pub(super) fn new(view: View, unit: u32, end: u32, merge: u32) -> Self {
+    fn new(view: View, unit: u32, end: u32, merge: u32) -> Self {
         // Units come in blocks of 1, or of 2 x 2.
         let shift = merge - 1;
         let origin = unit.wrapping_sub(view.unit);
@@ -65,59 +117,135 @@ pub(super) fn pitch(quads: u32) -> u32 {
 }
 
 impl<'k> Source<'k> {
-    /// Stores the levels of a strip of a view. `start` is the first unit of the block.
+    /// Finds what all warps need to know of the strip that begins with `unit` and ends before
+    /// `end`. `start` is the first unit of the block. The window has `len` quads.
+    #[inline(always)]
+    pub(super) fn planned<M: Team>(
+        self,
+        b: &Block<'k, M>,
+        (views, counts, units): (In<'k, u32, 2>, [u32; 2], u32),
+        [start, unit, end]: [u32; 3],
+        len: u32,
+        places: Fresh<'k, Place>,
+    ) -> Filled<'k, Place> {
+        // Two warps do this, since in all warps it would cost as much as another unit.
+        b.fill(places, (), move |t, (), i| {
+            let view = View::of(t, views, counts, units, unit);
+            let strip = Strip::new(view, unit, end, self.merge);
+            let left = self.first(t, view.across, strip.column, view.left) & !3;
+            if i < ALL {
+                self.near_place(t, view, strip, [start, i], left)
+            } else {
+                let [a, b, c] = self.plan(t, view, strip, [start, unit, end], [left, len]).words();
+                match i - ALL {
+                    0 => a,
+                    1 => b,
+                    _ => c,
+                }
+            }
+        })
+    }
+
+    /// Stores the levels of a strip. Returns its end, and whether it is in a view.
     #[inline(always)]
     pub(super) fn strip<M: Team>(
         self,
         b: &mut Block<'k, M>,
-        view: View,
-        strip: Strip,
-        start: u32,
+        places: &Reading<'k, Place>,
         words: &Writing<'k, Quad>,
-        mut window: Fresh<'k, Quad>,
-    ) -> Fresh<'k, Quad> {
-        let (merge, len) = (self.merge, window.len());
-        if len < 5 {
-            return window;
-        }
-        let last = strip.column.wrapping_add(strip.columns).wrapping_sub(1);
-        let left = self.first(b, view.across, strip.column, view.left) & !3;
-        let right = self.first(b, view.across, last, view.left) & !3;
-        // The last unit has the samples of a step.
-        let quads = (right.saturating_sub(left) + STEP) / 4;
-        let pitch = pitch(quads.min(len));
-        // An index times this is 2^32 times its row, and a little more.
-        let inverse = u32::MAX / pitch + 1;
-        for row in 0..merge {
-            let top = self.first(b, view.down, strip.row.wrapping_add(row), view.top);
-            let line = 3u32.wrapping_mul(view.width);
-            let byte = view.start.wrapping_add(top.wrapping_mul(line)).wrapping_add(3u32.wrapping_mul(left));
-            let all = view.rows.min(STEP);
+        mut window: Fresh<'k, Eight>,
+    ) -> (Fresh<'k, Eight>, u32, bool) {
+        let [present, ..] = places.uniform(b, ALL);
+        let present = present != 0 && window.len() >= 3;
+        let mut row = 0;
+        while present && row < self.merge {
+            // Loaded for each row: it would take registers below.
+            let plan = Plan::new([0, 1, 2].map(|i| places.uniform(b, ALL + i)));
+            let byte = if row == 0 { plan.bytes[0] } else { plan.bytes[1] };
             let filled = b.fill(window, (), move |t, (), i| {
-                let y = t.mul_hi_u32(i, inverse);
-                let x = i.wrapping_sub(y.wrapping_mul(pitch));
-                if y >= all || x >= quads {
+                let y = t.mul_hi_u32(i, plan.inverse);
+                let x = i.wrapping_sub(y.wrapping_mul(plan.pitch / 2));
+                if y >= plan.rows.min(STEP) || 2 * x >= plan.quads {
                     return [0; 3];
                 }
-                let byte = byte.wrapping_add(y.wrapping_mul(line)).wrapping_add(12 * x);
-                let words = [0, 1, 2, 3].map(|i| u32::from_le_bytes(self.rgb.nearest(t, (byte / 4).wrapping_add(i))));
-                channels(**t, words, byte % 4 * 8)
+                let byte = byte.wrapping_add(y.wrapping_mul(plan.line)).wrapping_add(24 * x);
+                let [low, high] = self.quads::<M::Cx, 2, 7>(t, byte);
+                let word = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+                [word(low[0], low[1]), word(low[2], high[0]), word(high[1], high[2])]
             });
             let reading = b.sync(filled.read());
-            // The units of the row that warps have, from one to another.
-            let offset = |unit: u32| unit.wrapping_sub(start);
-            let turns = match merge {
-                2 => [2 * row, 2 * row + 2],
-                _ => [offset(strip.first) / WARPS, offset(strip.end - 1) / WARPS + 1],
-            };
-            let mut turn = turns[0];
-            while turn < turns[1].min(UNITS) {
-                self.near(b, view, strip, [start, turn, left, pitch], words, &reading);
+            let [from, to, further, _] = plan.turns.to_le_bytes().map(u32::from);
+            let mut turn = from + further * row;
+            while turn < to + further * row {
+                self.near(b, plan, turn, words, &reading, places);
                 turn += 1;
             }
             window = b.sync(reading.renew());
+            row += 1;
         }
-        window
+        let [_, last, ..] = places.uniform(b, ALL);
+        (window, last, present)
+    }
+
+    /// Makes the plan of a strip.
+    #[inline(always)]
+    fn plan<C: Simt>(
+        self,
+        t: &Thread<'k, C>,
+        view: View,
+        strip: Strip,
+        [start, unit, end]: [u32; 3],
+        [left, len]: [u32; 2],
+    ) -> Plan {
+        let last = strip.column.wrapping_add(strip.columns).wrapping_sub(1);
+        let right = self.first(t, view.across, last, view.left) & !3;
+        // The last unit has the samples of a step.
+        let quads = (right.saturating_sub(left) + STEP) / 4;
+        let pitch = pitch(quads.min(len));
+        // A warp has a block of 2 x 2, or every eighth unit.
+        let offset = |unit: u32| unit.wrapping_sub(start) / WARPS;
+        let turns = match self.merge {
+            2 => [0, 2, 2, 0],
+            _ => [offset(strip.first), offset(strip.end - 1) + 1, 0, 0].map(|turn| turn.min(UNITS) as u8),
+        };
+        let line = 3u32.wrapping_mul(view.width);
+        let bytes = [0, self.merge - 1].map(|row| {
+            let top = self.first(t, view.down, strip.row.wrapping_add(row), view.top);
+            view.start.wrapping_add(top.wrapping_mul(line)).wrapping_add(3u32.wrapping_mul(left))
+        });
+        Plan {
+            present: view.present.into(),
+            last: if view.present { strip.end } else { view.end(unit, end) },
+            turns: u32::from_le_bytes(turns),
+            pitch,
+            quads,
+            line,
+            bytes,
+            rows: view.rows,
+            across: view.across.form(),
+            down: view.down.form(),
+            inverse: u32::MAX / (pitch / 2) + 1,
+        }
+    }
+
+    /// Finds the place of a unit: `i` counts those of a warp before those of the next one.
+    #[inline(always)]
+    fn near_place<C: Simt>(
+        self,
+        t: &Thread<'k, C>,
+        view: View,
+        strip: Strip,
+        [start, i]: [u32; 2],
+        left: u32,
+    ) -> Place {
+        let unit = start + if self.merge == 2 { i } else { WARPS * (i % UNITS) + i / UNITS };
+        let i = unit.wrapping_sub(strip.start);
+        let [row, column] = if self.merge == 2 { [i >> 1 & 1, i >> 1 & !1 | i & 1] } else { [0, i] };
+        let (row, column) = (strip.row.wrapping_add(row), strip.column.wrapping_add(column));
+        let first = self.first(t, view.across, column, view.left) & !3;
+        let part = |first: u32, i: u32| part(first, i, 2, 0);
+        let present = (strip.first..strip.end).contains(&unit).into();
+        [part(view.across_fragments, column), part(view.down_fragments, row), first.wrapping_sub(left) / 4 * 3, present]
     }
 
     /// Stores the levels of the units number `turn` of all warps.
@@ -125,43 +253,35 @@ impl<'k> Source<'k> {
     fn near<M: Team>(
         self,
         b: &mut Block<'k, M>,
-        view: View,
-        strip: Strip,
-        [start, turn, left, pitch]: [u32; 4],
+        plan: Plan,
+        turn: u32,
         words: &Writing<'k, Quad>,
-        reading: &Reading<'k, Quad>,
+        reading: &Reading<'k, Eight>,
+        places: &Reading<'k, Place>,
     ) {
-        let (merge, last) = (self.merge, reading.len() - 5);
-        let own = move |z: u32| if merge == 2 { start + UNITS * z + turn } else { start + WARPS * turn + z };
-        // The row and the column of a unit, counted from those of the strip.
-        let place = move |z: u32| {
-            let i = own(z).wrapping_sub(strip.start);
-            if merge == 2 { [i >> 1 & 1, i >> 1 & !1 | i & 1] } else { [0, i] }
-        };
+        let pitch = 3 * plan.pitch;
+        let place =
+            move |t: &Thread<'k, M::Cx>, places: &Reading<'k, Place>| places.get(t, UNITS * t.thread_idx().z + turn);
         let first = |b: &Block<'k, M>, down: bool| {
-            b.each((), move |t, ()| {
-                let ([row, column], lane) = (place(t.thread_idx().z), t.thread_idx().y);
-                match down {
-                    true => part(view.down_fragments, strip.row.wrapping_add(row), 2, lane),
-                    false => part(view.across_fragments, strip.column.wrapping_add(column), 2, lane),
-                }
-            })
+            b.each(places, move |t, places| place(t, places)[usize::from(down)].wrapping_add(t.thread_idx().y))
         };
-        let at = b.each((), move |t: &Thread<'k, M::Cx>, ()| {
-            let ([_, column], lane) = (place(t.thread_idx().z), t.thread_idx().y);
-            let first = self.first(t, view.across, strip.column.wrapping_add(column), view.left) & !3;
-            (first.wrapping_sub(left) / 4).wrapping_add(lane / 4 * pitch).wrapping_add(lane % 4)
+        let at = b.each(places, move |t, places| {
+            let lane = t.thread_idx().y;
+            place(t, places)[2].wrapping_add(lane / 4 * pitch).wrapping_add(lane % 4 * 3)
         });
         let pixels = |b: &Block<'k, M>, top: u32, _: u32| {
             b.each((reading, &at), move |t, (reading, at)| {
-                let at = at.get(t).wrapping_add(top * pitch).min(last);
-                let [a, b] = [at, at + 4].map(|at| reading.get(t, at));
-                [[a[0], b[0]], [a[1], b[1]], [a[2], b[2]]]
+                let at = at.get(t).wrapping_add(top * pitch);
+                // Two quads, four quads apart.
+                let [a, b, c, d, e, f] = reading.nearest_words(t, at, [0, 1, 2, 12, 13, 14]);
+                [[a, d], [b, e], [c, f]]
             })
         };
-        let levels = self.levels::<M, false, true>(b, view, first, pixels);
-        b.each((words, &levels), move |t, (words, levels)| {
-            if (strip.first..strip.end).contains(&own(t.thread_idx().z)) {
+        let [across, down] = [plan.across, plan.down].map(|form| Axis::new(0, 0, [0, form]));
+        let of = Passes { across, down, steps: 1, rows: plan.rows };
+        let levels = self.levels::<M, false, true>(b, of, first, pixels);
+        b.each((words, places, &levels), move |t, (words, places, levels)| {
+            if place(t, places)[3] != 0 {
                 store::<M>(t, words, turn, levels.get(t));
             }
         });

@@ -80,6 +80,12 @@ impl Axis {
         Self { samples, outputs, start, groups, shift, unit }
     }
 
+    /// Returns the form.
+    #[inline(always)]
+    pub(super) fn form(self) -> u32 {
+        self.groups | self.shift << 16 | (self.unit as u32 - 1) << 24
+    }
+
     /// Returns the place of the first record of an output.
     #[inline(always)]
     pub(super) fn place(self, output: u32) -> u32 {
@@ -130,13 +136,20 @@ impl Axis {
 }
 
 /// Returns the last row of a table that does not begin after `i`. Its first word says where a row
-/// begins.
+/// begins. The search takes one step if `guess` is right.
 #[inline(always)]
-pub(super) fn last_from<'k>(t: &impl Witness<'k>, table: In<'k, u32, 2>, i: u32) -> u32 {
+pub(super) fn last_from<'k>(t: &impl Witness<'k>, table: In<'k, u32, 2>, i: u32, guess: u32) -> u32 {
     let (mut at, mut end) = (0, table.extent(0));
+    let begins = |row: u32| table.get(t, [row, 0]) <= i;
+    if guess < end && begins(guess) {
+        at = guess;
+        if guess + 1 < end && !begins(guess + 1) {
+            end = guess + 1;
+        }
+    }
     while end - at > 1 {
         let middle = (at + end) / 2;
-        if table.get(t, [middle, 0]) <= i { at = middle } else { end = middle }
+        if begins(middle) { at = middle } else { end = middle }
     }
     at
 }
@@ -169,10 +182,18 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Returns the view of a unit. `words` are those of `rgb`.
+    /// Returns the view of a unit, of `units` in all. `words` are those of `rgb`.
     #[inline(always)]
-    pub(super) fn of<'k>(b: &impl Witness<'k>, views: In<'k, u32, 2>, axes: u32, words: u32, unit: u32) -> Self {
-        let at = last_from(b, views, unit);
+    pub(super) fn of<'k>(
+        b: &impl Witness<'k>,
+        views: In<'k, u32, 2>,
+        [axes, words]: [u32; 2],
+        units: u32,
+        unit: u32,
+    ) -> Self {
+        // Most batches have images of one size.
+        let guess = unit as f32 * views.extent(0) as f32 / units as f32;
+        let at = last_from(b, views, unit, guess as u32);
         let word = |i| views.get(b, [at, i]);
         let axis = |samples, outputs, i: u32| Axis::new(samples, outputs, [word(i).min(axes), word(i + 1)]);
         let (start, height, width, unit) = (word(3), word(4), word(5), unit.wrapping_sub(word(0)));
@@ -198,6 +219,14 @@ impl View {
             units: word(1),
             next: next.wrapping_sub(word(0)),
         }
+    }
+
+    /// Returns the end of the units from `unit` on that the view has, or that no view has, which is
+    /// `end` at most. The view is the one of `unit`.
+    #[inline(always)]
+    pub(super) fn end(self, unit: u32, end: u32) -> u32 {
+        let all = if self.present { self.units } else { self.next };
+        end.min(unit.wrapping_sub(self.unit).saturating_add(all)).max(unit + 1)
     }
 
     /// Returns row and column of the unit, for blocks of `merge` x `merge` units.

@@ -9,8 +9,10 @@ use crate::{Element, SharedMemory, TensorCore};
 #[repr(C)]
 struct Sums(f32, f32, f32, f32);
 
-// rustc passes arguments to intrinsics of LLVM as they are only with this ABI. LLVM knows that
-// these operations are convergent, which it does not know of assembly.
+// rustc passes arguments to intrinsics of LLVM as they are only with this ABI. LLVM knows neither
+// of these intrinsics nor of assembly that they are convergent: it may copy them into both sides of
+// a branch around them. The author of a cooperative kernel promises that the condition of such a
+// branch is the same in all lanes of a warp. So they still execute one copy together.
 unsafe extern "unadjusted" {
     #[link_name = "llvm.nvvm.mma.m16n8k16.row.col.bf16"]
     fn mma_bf16(a0: u32, a1: u32, a2: u32, a3: u32, b0: u32, b1: u32, c0: f32, c1: f32, c2: f32, c3: f32) -> Sums;
@@ -142,7 +144,7 @@ impl TensorCore for Gpu {
     fn mma_f16(self, a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
         let mut d = c;
         // The intrinsic takes vectors of two halves, which rustc does not pass to it, so this is
-        // assembly. It is not `pure`: LLVM must not move it into a branch.
+        // assembly. It is not `pure`, so LLVM does not move it into a branch.
         // SAFETY: All 32 lanes execute this: the author of a cooperative kernel promises it (see
         // `kernel!`).
         unsafe {

@@ -72,6 +72,19 @@ mod sealed {
 }
 use sealed::Sealed;
 
+impl<'k, T: Element> Reading<'k, T> {
+    /// Loads an element for the code of the block: all threads read the same. One outside the
+    /// window is reported.
+    #[must_use]
+    #[inline(always)]
+    #[track_caller]
+    pub fn uniform<M: Team>(&self, b: &Block<'k, M>, i: u32) -> T {
+        // SAFETY: The witness stays here. What it is used for gives the same in each thread: all
+        // read one element, and since the barrier that made this handle nobody writes the window.
+        self.get(&unsafe { Thread::new(b.first()) }, i)
+    }
+}
+
 /// A value that a thread step takes along besides what its closure captures: `()`, references to
 /// handles of the block, and tuples of them.
 #[diagnostic::on_unimplemented(

@@ -347,6 +347,7 @@ impl<'t, C: Simt, T: Item, const D: usize, O: Owner<D>, const READ: bool> Column
     #[inline(always)]
     #[track_caller]
     pub fn cells<const A: usize, const N: usize>(&self, first: u32) -> [Cell<'t, C, T, D, READ>; N] {
+        const { assert!(N > 0, "no elements at once") };
         const { assert!(A < D && O::ALL >> A & 1 == 1, "this dimension does not belong to `all`") };
         let mut at = self.at;
         at[A] = first;
@@ -354,12 +355,18 @@ impl<'t, C: Simt, T: Item, const D: usize, O: Owner<D>, const READ: bool> Column
         if (extent as usize) < N || first > extent - N as u32 {
             report::outside("took", at, self.of.extents);
         }
+        // From one to the next: found once, for the compiler does not find it.
+        let stride: u32 = self.of.extents[A + 1..].iter().product();
+        // SAFETY: The owner gave `at` for this thread, which owns every position of dimension
+        // `A`. The check says that `first` is one of them.
+        let Cell { element, .. } = unsafe { self.of.owned(self.cx, at) };
         core::array::from_fn(|i| {
             let mut at = at;
             at[A] += i as u32;
-            // SAFETY: The owner gave `at` for this thread, which owns every position of dimension
-            // `A`. The check says that `first + i` is one of them.
-            unsafe { self.of.owned(self.cx, at) }
+            // SAFETY: The check says that `first + i` is a position of dimension `A`. So the
+            // element is inside the buffer, `i` strides behind the first one.
+            let element = unsafe { element.add(i * stride as usize) };
+            Cell { cx: self.cx, at, element, thread: PhantomData }
         })
     }
 }

@@ -98,6 +98,29 @@ impl<'k, T: Element> Reading<'k, T> {
     }
 }
 
+impl<'k, T: Element> Reading<'k, T> {
+    /// Loads the 32-bit words at `at` plus each of the offsets. If the last one would be outside
+    /// the window, `at` is lowered until it is inside: without a branch, and without a value for a
+    /// missing word. The elements have a multiple of 4 bytes. A window with fewer words than the
+    /// offsets need is reported.
+    #[must_use]
+    #[inline(always)]
+    #[track_caller]
+    pub fn nearest_words<C: Member, const N: usize>(&self, t: &Thread<'k, C>, at: u32, offsets: [u32; N]) -> [u32; N] {
+        const { assert!(size_of::<T>() > 0 && size_of::<T>().is_multiple_of(4), "the elements are not words") };
+        let all = self.0.len * (size_of::<T>() / 4) as u32;
+        let most = offsets.into_iter().fold(0, u32::max);
+        let Some(last) = all.checked_sub(1).and_then(|last| last.checked_sub(most)) else {
+            report::outside_shared(most, all);
+        };
+        let (at, words) = (at.min(last), self.0.start.words());
+        // SAFETY: `at + most` is below the number of words of the window, so each of the words is
+        // inside. Windows of such elements start at a multiple of 4 bytes. Every element was given
+        // a value, and since the barrier that made this handle nobody writes the window.
+        offsets.map(|offset| unsafe { Member::__get(**t, words, at + offset) })
+    }
+}
+
 impl<'k, T: Element> Writing<'k, T> {
     /// The index of the thread's own element number `turn`, if it is inside the window.
     #[inline(always)]
