@@ -130,19 +130,18 @@ impl<'k> Source<'k> {
         ]
     }
 
-    /// Loads `Q` times four neighbors, from a byte of `rgb` on. They are in `W = 3 * Q + 1` words.
+    /// Loads eight neighbors, which are in seven words, from a byte of `rgb` on.
     #[inline(always)]
-    pub(super) fn quads<C: Simt, const Q: usize, const W: usize>(self, t: &Thread<'k, C>, byte: u32) -> [Quad; Q] {
-        const { assert!(W == 3 * Q + 1) };
-        let words: [u32; W] =
-            core::array::from_fn(|i| u32::from_le_bytes(self.rgb.nearest(t, (byte / 4).wrapping_add(i as u32))));
-        core::array::from_fn(|q| channels(**t, core::array::from_fn(|i| words[3 * q + i]), byte % 4 * 8))
+    pub(super) fn eight<C: Simt>(self, t: &Thread<'k, C>, byte: u32) -> [Quad; 2] {
+        let word = |i| u32::from_le_bytes(self.rgb.nearest(t, (byte / 4).wrapping_add(i)));
+        let [a, b, c, d, e, f, g] = [0, 1, 2, 3, 4, 5, 6].map(word);
+        [[a, b, c, d], [d, e, f, g]].map(|words| channels(**t, words, byte % 4 * 8))
     }
 
     /// Loads the pixels of a step of a row: in each channel eight levels, four neighbors in a word.
     #[inline(always)]
     fn pixels<C: Simt>(self, t: &Thread<'k, C>, byte: u32) -> [[u32; 2]; 3] {
-        let [low, high] = self.quads::<C, 2, 7>(t, byte);
+        let [low, high] = self.eight(t, byte);
         [0, 1, 2].map(|c| [low[c], high[c]])
     }
 

@@ -40,7 +40,7 @@ impl Fragments {
         u32::from_le_bytes([0, 1, 2, 3].map(|e| {
             let k = lane % 4 * 4 + e + 16 * (word / 2);
             // Strips begin at samples that are multiples of four, and patches at any.
-            let strips = !self.mask != 0;
+            let strips = self.mask != u32::MAX;
             let within = if self.down {
                 row(k)
             } else if strips {
@@ -213,7 +213,7 @@ macro_rules! kernels {
                 (2..=16).contains(&side), side % 2 == 0, merge == 1 || merge == 2, copies == 1 || copies == 2,
                 views_ >= 1, records >= 1, pieces >= 1, quads <= 1792,
             }
-            grid(units.div_ceil(32)) block(1, 32, 8) bounds(256, $blocks) shared(6 * 256 * 4 * 4 + 768 * $size + if $near { 12 * quads + 16 * 36 + 88 } else { 12 * 256 * 4 + 88 })
+            grid(units.div_ceil(32)) block(1, 32, 8) bounds(256, $blocks) shared(6 * 256 * 4 * 4 + 768 * $size + if $near { 12 * quads + 16 * 36 } else { 12 * 256 * 4 })
             {
                 let of = Source { rgb, axes, fragments, side, merge };
                 patches!($near of, views, [units, words, records, quads], b, table, $e, [unit, _, i] => [unit, i], out, |column, [r, g, b]| {
@@ -248,7 +248,7 @@ macro_rules! kernels {
                 (2..=16).contains(&side), side % 2 == 0, merge == 1 || merge == 2,
                 views_ >= 1, records >= 1, pieces >= 1, quads <= 1792,
             }
-            grid(units.div_ceil(32)) block(1, 32, 8) bounds(256, $blocks) shared(6 * 256 * 4 * 4 + 768 * $size + if $near { 12 * quads + 16 * 36 + 88 } else { 12 * 256 * 4 + 88 })
+            grid(units.div_ceil(32)) block(1, 32, 8) bounds(256, $blocks) shared(6 * 256 * 4 * 4 + 768 * $size + if $near { 12 * quads + 16 * 36 } else { 12 * 256 * 4 })
             {
                 let of = Source { rgb, axes, fragments, side, merge };
                 patches!($near of, views, [units, words, records, quads], b, table, $e, [unit, i, _] => [unit, i], out, |column, [r, g, b]| {

@@ -36,7 +36,7 @@ pub(super) const PLANS: u32 = ALL + 3;
 /// The part of a strip's description that all warps need.
 #[derive(Clone, Copy)]
 struct Plan {
-    /// Whether there is a view, and the end of its units.
+    /// 1 if the units have a view, or 0, and the end of these units.
     present: u32,
     last: u32,
     /// The units of a row that warps have, from one to another, and by how much those of the next
@@ -169,7 +169,7 @@ impl<'k> Source<'k> {
                     return [0; 3];
                 }
                 let byte = byte.wrapping_add(y.wrapping_mul(plan.line)).wrapping_add(24 * x);
-                let [low, high] = self.quads::<M::Cx, 2, 7>(t, byte);
+                let [low, high] = self.eight(t, byte);
                 let word = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
                 [word(low[0], low[1]), word(low[2], high[0]), word(high[1], high[2])]
             });
